@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from koord.api.names import ANNOTATION_CONFIG_MIRROR
+from koord.api.times import TimeError, parse_time
 from koord.decisions.record import Record
 
 
@@ -45,6 +46,14 @@ def uids_of(obj: Mapping[str, Any]) -> frozenset[str]:
     meta = obj.get("metadata") or {}
     kubelets = meta.get("name") if obj.get("kind") == "Node" else (meta.get("annotations") or {}).get(ANNOTATION_CONFIG_MIRROR)
     return frozenset(filter(None, (meta.get("uid"), kubelets)))
+
+
+def time_of(text: Any) -> float | None:
+    """An RFC 3339 time, None where there is none that can be read."""
+    try:
+        return parse_time(str(text)) if text else None
+    except TimeError:
+        return None
 
 
 def event_time(event: Mapping[str, Any]) -> str:

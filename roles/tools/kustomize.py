@@ -19,7 +19,7 @@ Obj = dict[str, Any]
 NAMES = ("kustomization.yaml", "Kustomization")
 _FIELDS = {"apiVersion", "kind", "resources", "components", "patches", "configMapGenerator", "generatorOptions"}
 _TARGET = {"kind", "name"}
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def build(directory: Path) -> list[Obj]:
@@ -46,7 +46,7 @@ def apply(directory: Path, objects: list[Obj]) -> list[Obj]:
 def documents(file: Path) -> list[Obj]:
     """The objects of one YAML file. Raises ConfigurationError."""
     try:
-        return [document for document in yaml.load_all(file.read_text(encoding="utf-8"), Loader=_LOADER) if document]
+        return [document for document in yaml.load_all(file.read_text(encoding="utf-8"), Loader=LOADER) if document]
     except (OSError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{file}: {error}") from None
 

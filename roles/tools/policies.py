@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from koord.api import trust
+from roles.tools import manifests
 from roles.tools.manifests import CONFIGS, NAMESPACE
 
 FILE = CONFIGS / "install" / "51-trusted-annotations.yaml"
@@ -85,15 +84,11 @@ def _policy(name: str, conditions: list[Obj], variables: list[Obj], validations:
         spec["matchConditions"] = conditions
     known = [{"name": "after", "expression": _AFTER}, {"name": "before", "expression": _BEFORE}]
     spec |= {"variables": known + variables, "validations": validations}
+    binding = {"policyName": name, "validationActions": ["Deny"]}
     api = "admissionregistration.k8s.io/v1"
     return [
         {"apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
-        {
-            "apiVersion": api,
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": name},
-            "spec": {"policyName": name, "validationActions": ["Deny"]},
-        },
+        {"apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name}, "spec": binding},
     ]
 
 
@@ -149,8 +144,7 @@ def bounds() -> list[Obj]:
 
 def render() -> str:
     """The file."""
-    documents = [*allocations(), *bounds()]
-    return _HEAD + "---\n".join(yaml.safe_dump(document, sort_keys=False, width=140) for document in documents)
+    return _HEAD + manifests.text([*allocations(), *bounds()])
 
 
 if __name__ == "__main__":

@@ -89,12 +89,8 @@ def _curve(name: str, series: list[Series], policy: Policy) -> Iterator[Row]:
         changed = dataclasses.replace(policy, resize_cpu_percentile=percentile)
         yield Row(name, "koord in place", f"p{percentile * 100:g} of CPU", replay(series, changed, in_place=True))
     for margin in (0.0, 0.6):
-        yield Row(
-            name,
-            "VPA defaults",
-            f"margin {margin:.0%}",
-            replay(series, dataclasses.replace(_with_floors(VPA_DEFAULTS, policy), margin=margin)),
-        )
+        changed = dataclasses.replace(_with_floors(VPA_DEFAULTS, policy), margin=margin)
+        yield Row(name, "VPA defaults", f"margin {margin:.0%}", replay(series, changed))
 
 
 def _best(rows: list[Row]) -> set[int]:

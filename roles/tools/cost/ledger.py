@@ -162,6 +162,10 @@ class Ledger:
 
     # ---------------------------------------------------------------- sums
 
+    def total(self, what: str) -> dict[str, float]:
+        """`cost`, `idle`, `amount` or `unrequested` of all nodes, by resource."""
+        return {resource: sum(getattr(node, what)[resource] for node in self.nodes.values()) for resource in RESOURCES}
+
     @property
     def cost(self) -> float:
         """Of all nodes."""

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from koord.api.times import format_time
-from roles.tools.cost.ledger import GIB, Ledger, Row
+from roles.tools.cost.ledger import GIB, RESOURCES, Ledger, Row, Sums
 from roles.tools.cost.prometheus import Penalty
 
 FIELDS = ("namespace", "quota", "qos")
@@ -59,11 +59,9 @@ def opencost(report: Report, by: str) -> dict[str, Any]:
         name = key[0] or "__unallocated__"
         properties = {by: key[0]} if by == "namespace" else {"labels": {by: key[0]}}
         found[name] = _allocation(name, properties, window, hours, row)
-    idle = {resource: sum(node.idle[resource] for node in report.ledger.nodes.values()) for resource in ("cpu", "memory")}
-    spare = {resource: sum(node.unrequested[resource] for node in report.ledger.nodes.values()) for resource in ("cpu", "memory")}
-    row = Row()
-    row.cpu.requested, row.cpu.paid, row.memory.requested, row.memory.paid = spare["cpu"], idle["cpu"], spare["memory"], idle["memory"]
-    found[IDLE] = _allocation(IDLE, {}, window, hours, row)
+    spare, idle = report.ledger.total("unrequested"), report.ledger.total("idle")
+    cpu, memory = (Sums(requested=spare[resource], paid=idle[resource]) for resource in RESOURCES)
+    found[IDLE] = _allocation(IDLE, {}, window, hours, Row(cpu, memory))
     return {"code": 200, "status": "success", "data": [found]}
 
 
@@ -114,9 +112,8 @@ def table(report: Report, by: str) -> str:
         cells += [f"{value:.1f}" if known else _NONE for value in (row.cpu.used, row.cpu.idle, row.cpu.reclaimed)]
         cells.append(f"{row.memory.requested:.1f}")
         rows.append(cells + (_burden(report.penalties.get(name)) if with_penalty else []))
-    idle_cpu = sum(node.unrequested["cpu"] for node in ledger.nodes.values())
-    idle_memory = sum(node.unrequested["memory"] for node in ledger.nodes.values())
-    rest = ["(idle)", _money(ledger.idle), _NONE, f"{idle_cpu:.1f}", _NONE, _NONE, _NONE, f"{idle_memory:.1f}"]
+    spare = ledger.total("unrequested")
+    rest = ["(idle)", _money(ledger.idle), _NONE, f"{spare['cpu']:.1f}", _NONE, _NONE, _NONE, f"{spare['memory']:.1f}"]
     rows.append(rest + ([_NONE] * 3 if with_penalty else []))
     widths = [max(len(line[column]) for line in rows) for column in range(len(rows[0]))]
     out.append("")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from koord.api.times import TimeError, parse_time
 from koord.config import slo
 from roles.koordlet.report.policy import DEFAULT_POLICY, MIN_INTERVAL
 from roles.tools.doctor.crds import drift
@@ -13,6 +12,7 @@ from roles.tools.doctor.facts import ClusterFacts, NodeFacts, RightsFacts, Webho
 from roles.tools.doctor.finding import Finding, fail, listed, ok, warn
 from roles.tools.doctor.powers import NODES_PROXY, judge_powers, judge_workloads
 from roles.tools.doctor.rights import ACCOUNTS
+from roles.tools.facts import time_of
 
 Obj = dict[str, Any]
 SKEW_WARN, SKEW_FAIL = 2.0, 10.0  # seconds; a lease lives 15, and metrics expire by the clock
@@ -145,10 +145,8 @@ def _leases(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _age(text: Any, now: float) -> float | None:
-    try:
-        return now - parse_time(str(text))
-    except TimeError:
-        return None
+    time = time_of(text)
+    return None if time is None else now - time
 
 
 def _span(seconds: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -19,30 +19,17 @@ from roles.manager.options import Options
 from roles.manager.webhooks.registry import WEBHOOKS, Webhook
 from roles.manager.webhooks.review import Refusal, Request
 from roles.manager.webhooks.view import View
+from roles.tools.simulate.cluster import Held
 
 Obj = dict[str, Any]
 
 
 class _Files:
-    """The reader and the stores that handlers are given: what the files hold, nothing else."""
-
-    def __init__(self, objects: Mapping[tuple[str, str], Any]) -> None:
-        self._objects = objects
+    """The reader that handlers are given: what the files hold, nothing else."""
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Obj:
         """No object of a cluster is known."""
         raise NotFound(404, "NotFound", f"{kind.plural} {name!r} is not among the files", {})
-
-
-class _Store:
-    def __init__(self, objects: dict[str, Any]) -> None:
-        self._objects = objects
-
-    def get(self, key: str) -> Any:
-        return self._objects.get(key)
-
-    def list(self) -> Any:
-        return list(self._objects.values())
 
 
 class Admission:
@@ -51,8 +38,8 @@ class Admission:
     def __init__(self, objects: Iterable[Obj], classes: Iterable[Obj]) -> None:
         gates = FeatureGates(MANAGER)
         # 0: a profile with any probability at all is applied.
-        self.view = View(Options(), gates, Clients.one(_Files({})), draw=lambda: 0)  # type: ignore[arg-type]
-        self.view.priority_classes = _Store({c["metadata"]["name"]: convert(c, PriorityClassObject) for c in classes})
+        self.view = View(Options(), gates, Clients.one(_Files()), draw=lambda: 0)  # type: ignore[arg-type]
+        self.view.priority_classes = Held({c["metadata"]["name"]: convert(c, PriorityClassObject) for c in classes})
         namespaces: dict[str, Any] = {}
         for obj in objects:
             try:
@@ -62,7 +49,7 @@ class Admission:
                     namespaces[obj["metadata"]["name"]] = convert(obj, Namespace)
             except (msgspec.ValidationError, KeyError, TypeError):
                 continue  # told by the schema
-        self.view.namespaces = _Store(namespaces)
+        self.view.namespaces = Held(namespaces)
 
     async def admit(self, obj: Obj) -> list[str]:
         """What the webhooks would refuse of an object that is created, mutated first as it would be; empty when they let it in."""

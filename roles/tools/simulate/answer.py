@@ -201,7 +201,7 @@ class Simulator:
         )
         return cluster
 
-    def help_for(self, before: Cluster, changed: Changed, pod: str) -> list[str]:
+    def help_for(self, changed: Changed, pod: str) -> list[str]:
         """What would give one pending pod ("namespace/name") a node, as the others stand."""
         after = self._overcommit.offered(changed.cluster)
         found = after.all(kinds.PODS).get(pod)
@@ -372,11 +372,8 @@ class Simulator:
 
 
 def _by_node(cluster: Cluster) -> dict[str, list[Obj]]:
-    found: dict[str, list[Obj]] = defaultdict(list)
-    for pod in cluster.all(kinds.PODS).values():
-        if not ended(pod):
-            found[(pod.get("spec") or {}).get("nodeName", "")].append(pod)
-    return found
+    found = cluster.pods_by_node()
+    return defaultdict(list, {node: [pod for pod in pods if not ended(pod)] for node, pods in found.items()})
 
 
 def _waits(pod: Obj) -> bool:
@@ -390,10 +387,10 @@ def _stays(pod: Obj) -> bool:
 
 
 def _fate(placement: Placement, leave: dict[str, str], waiting: set[str]) -> Fate:
-    victims = [] if placement.placed else [*placement.victims]
-    message = "" if placement.placed else placement.message
-    nominated = "" if placement.placed else placement.nominated
-    return Fate(placement.pod, placement.node, message, leave.get(placement.pod, ""), placement.pod in waiting, victims, nominated)
+    fate = Fate(placement.pod, placement.node, left=leave.get(placement.pod, ""), waited=placement.pod in waiting)
+    if not placement.placed:
+        fate.message, fate.victims, fate.nominated = placement.message, [*placement.victims], placement.nominated
+    return fate
 
 
 def _same(one: Cluster, other: Cluster) -> bool:

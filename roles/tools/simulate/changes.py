@@ -302,11 +302,8 @@ def _idle(name: str, now: str) -> Obj:
 def _emptiest(cluster: Cluster, like: str, count: int) -> list[str]:
     """So many nodes of a node's shape, those with the fewest pods first."""
     shape = shape_of(_node(cluster, like))
-    pods: dict[str, int] = {}
-    for pod in cluster.all(kinds.PODS).values():
-        name = (pod.get("spec") or {}).get("nodeName", "")
-        pods[name] = pods.get(name, 0) + 1
-    found = sorted((pods.get(name, 0), name) for name, node in cluster.all(kinds.NODES).items() if shape_of(node) == shape)
+    pods = cluster.pods_by_node()
+    found = sorted((len(pods[name]), name) for name, node in cluster.all(kinds.NODES).items() if shape_of(node) == shape)
     if count > len(found):
         raise ConfigurationError(f"there are {len(found)} nodes like {like!r}, {count} cannot go")
     return [name for _, name in found[:count]]

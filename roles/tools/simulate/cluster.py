@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,13 @@ class Cluster:
         """The objects of a kind by key."""
         return self.objects.get(kind.key, {})
 
+    def pods_by_node(self) -> defaultdict[str, list[Obj]]:
+        """Its pods by the name of their node; those without one under ""."""
+        found: defaultdict[str, list[Obj]] = defaultdict(list)
+        for pod in self.all(kinds.PODS).values():
+            found[(pod.get("spec") or {}).get("nodeName") or ""].append(pod)
+        return found
+
     def copy(self) -> Cluster:
         """A copy that may be changed, with the same objects."""
         return Cluster({kind: dict(found) for kind, found in self.objects.items()})
@@ -65,6 +73,21 @@ class Cluster:
         )
         config = next(found, None)
         return None if config is None else config.get("data") or {}
+
+
+class Held:
+    """Objects by key as an informer has them."""
+
+    def __init__(self, objects: dict[str, Any]) -> None:
+        self._objects = objects
+
+    def get(self, key: str) -> Any:
+        """The object of a key; None without one."""
+        return self._objects.get(key)
+
+    def list(self) -> Any:
+        """All of them."""
+        return [*self._objects.values()]
 
 
 class Structs:

@@ -7,7 +7,6 @@ used; everything else is measured as it is now.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,20 +94,20 @@ def _again(pod: Pod, why: EvictOptions) -> Pod:
 
 
 def _seen(cluster: Cluster, structs: Structs) -> list[Seen]:
-    there: dict[str, list[Pod]] = defaultdict(list)
-    for pod in cluster.all(kinds.PODS).values():
-        if node := (pod.get("spec") or {}).get("nodeName"):
-            there[node].append(structs.of(pod, Pod))
-    metrics = cluster.all(kinds.NODEMETRICS)
+    there, metrics = cluster.pods_by_node(), cluster.all(kinds.NODEMETRICS)
     return [
-        Seen(structs.of(node, Node), there[name], structs.of(metrics[name], NodeMetric) if name in metrics else None)
+        Seen(
+            structs.of(node, Node),
+            [structs.of(pod, Pod) for pod in there[name]],
+            structs.of(metrics[name], NodeMetric) if name in metrics else None,
+        )
         for name, node in sorted(cluster.all(kinds.NODES).items())
     ]
 
 
 def _waiting(cluster: Cluster, structs: Structs) -> list[Pod]:
     """Pods without a node."""
-    pods = (structs.of(pod, Pod) for pod in cluster.all(kinds.PODS).values() if not (pod.get("spec") or {}).get("nodeName"))
+    pods = (structs.of(pod, Pod) for pod in cluster.pods_by_node()[""])
     return [pod for pod in pods if pod.status.phase not in ("Succeeded", "Failed")]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Coroutine
 from typing import Any
 
@@ -30,7 +29,7 @@ from roles.manager.options import Options
 from roles.manager.webhooks import pod_mutate
 from roles.manager.webhooks.review import Refusal, Request
 from roles.manager.webhooks.view import View
-from roles.tools.simulate.cluster import Cluster, Obj, Structs, key_of
+from roles.tools.simulate.cluster import Cluster, Held, Obj, Structs, key_of
 
 _ABOUT: tuple[Any, ...] = (NodeMetric, NodeResourceTopology, Device)
 
@@ -59,9 +58,7 @@ class Overcommit:
         config = config_of(cluster)
         if config is None:
             return cluster
-        pods: dict[str, list[Obj]] = defaultdict(list)
-        for pod in cluster.all(kinds.PODS).values():
-            pods[(pod.get("spec") or {}).get("nodeName", "")].append(pod)
+        pods = cluster.pods_by_node()
         result, key = cluster.copy(), tuple(sorted((cluster.slo_config() or {}).items()))
         for name, node in cluster.all(kinds.NODES).items():
             about = [cluster.all(kind).get(name) for kind in (kinds.NODEMETRICS, kinds.NODERESOURCETOPOLOGIES, kinds.DEVICES)]
@@ -106,24 +103,13 @@ class _Nothing:
         return None
 
 
-class _Objects:
-    def __init__(self, found: dict[str, Any]) -> None:
-        self._found = found
-
-    def get(self, key: str) -> Any:
-        return self._found.get(key)
-
-    def list(self) -> list[Any]:
-        return [*self._found.values()]
-
-
 def admitted(cluster: Cluster, pods: list[Obj], draw: Any) -> tuple[list[Obj], dict[str, str]]:
     """New pods as the manager's webhook changes them, and why some are refused, by key."""
     nothing: Any = _Nothing()
     view = View(Options(), FeatureGates(MANAGER), nothing, draw)
     view.live = nothing
-    view.namespaces = _Objects({name: convert(obj, NamespaceObject) for name, obj in cluster.all(kinds.NAMESPACES).items()})
-    view.priority_classes = _Objects({name: convert(obj, PriorityClassObject) for name, obj in cluster.all(kinds.PRIORITYCLASSES).items()})
+    view.namespaces = Held({name: convert(obj, NamespaceObject) for name, obj in cluster.all(kinds.NAMESPACES).items()})
+    view.priority_classes = Held({name: convert(obj, PriorityClassObject) for name, obj in cluster.all(kinds.PRIORITYCLASSES).items()})
     for profile in cluster.all(kinds.CLUSTERCOLOCATIONPROFILES).values():
         view.on_profile(convert(profile, ClusterColocationProfile))
 

@@ -17,6 +17,7 @@ from roles.scheduler.engine import registry
 from roles.scheduler.framework.registry import PluginError
 from roles.scheduler.whatif import Scheduler
 from roles.tools import manifests
+from roles.tools.kustomize import LOADER
 
 _KIND = "KubeSchedulerConfiguration"
 
@@ -48,5 +49,5 @@ def _installed(kind: str = _KIND) -> Any:
         if document["kind"] == "ConfigMap":
             for text in (document.get("data") or {}).values():
                 if f"kind: {kind}" in text:
-                    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+                    return yaml.load(text, LOADER)
     raise ConfigurationError(f"the manifests hold no {kind}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 
 from koord.accounting.pods import pod_requests
 from koord.api import names
@@ -13,11 +14,11 @@ from koord.api.objects_meta import ResourceList
 from koord.api.priority import PriorityClass
 from koord.api.qos import KUBERNETES_BEST_EFFORT, QoSClass, kubernetes_qos
 from koord.api.quantity import QuantityError, milli_or, value_or
-from koord.api.times import TimeError, parse_time
-from roles.koordlet.qos.allowance import capacity_milli, reserved_milli
+from roles.koordlet.qos.allowance import allowed, capacity_milli, reserved_milli
 from roles.koordlet.report.policy import DEFAULT_POLICY, MIN_INTERVAL
 from roles.koordlet.states.slo import effective_slo
 from roles.scheduler.config.args import LoadAwareSchedulingArgs
+from roles.tools.facts import time_of
 
 _BATCH = (PriorityClass.BATCH, PriorityClass.FREE)
 _SYSTEM = "system"
@@ -72,7 +73,7 @@ def row(node: Node, metric: NodeMetric | None, slo: NodeSLO | None, pods: Sequen
     others = sum(_use(app.usage.resources).cpu for app in apps if app.qos != QoSClass.BE)
     system = _use(info.system_usage.resources) if info is not None else Use()
     non_be = sum(use.cpu for use in tiers.values()) - best_effort + others
-    age = _age(status.update_time if status is not None else None, now)
+    reported = time_of(status.update_time if status is not None else None)
     allowance = _allowance(node, slo, non_be, system.cpu) if info is not None else None
     found = Row(
         name=name,
@@ -86,7 +87,7 @@ def row(node: Node, metric: NodeMetric | None, slo: NodeSLO | None, pods: Sequen
         batch_requested=sum((_requested(pod) for pod in pods), Use()),
         best_effort=best_effort,
         allowance=allowance,
-        age=age,
+        age=None if reported is None else max(0.0, now - reported),
     )
     return _with_marks(found, node, metric)
 
@@ -113,22 +114,14 @@ def _tier(priority: str) -> str:
     return "batch" if priority in _BATCH else "prod"
 
 
-def _age(text: str | None, now: float) -> float | None:
-    try:
-        return max(0.0, now - parse_time(text)) if text else None
-    except TimeError:
-        return None
-
-
 def _allowance(node: Node, slo: NodeSLO | None, non_be: int, system: int) -> int | None:
     """koordlet's formula (KA-SUP-01) on what it reported last."""
     threshold = effective_slo(slo.spec)[0].threshold if slo is not None else None
     if threshold is None or not threshold.enable:
         return None
-    capacity = capacity_milli(node)
-    milli = capacity * threshold.cpu_suppress_threshold_percent // 100 - non_be - max(system, reserved_milli(node))
-    floor = threshold.cpu_suppress_min_percent
-    return max(milli, 0 if floor is None else capacity * floor // 100)
+    percent, floor = threshold.cpu_suppress_threshold_percent, threshold.cpu_suppress_min_percent
+    reserved = reserved_milli(node)
+    return max(0, allowed(capacity_milli(node), percent, non_be, 0, max(system, reserved), reserved, floor).milli)
 
 
 def _with_marks(found: Row, node: Node, metric: NodeMetric | None) -> Row:
@@ -154,8 +147,7 @@ def _with_marks(found: Row, node: Node, metric: NodeMetric | None) -> Row:
         marks.append("abnormal")
     if node.spec.unschedulable:
         marks.append("cordoned")
-    values = {one.name: getattr(found, one.name) for one in fields(found)}
-    return Row(**{**values, "marks": tuple(marks)})
+    return replace(found, marks=tuple(marks))
 
 
 def _own_thresholds(node: Node) -> Mapping[str, int]:
@@ -169,10 +161,7 @@ def _own_thresholds(node: Node) -> Mapping[str, int]:
 def total(rows: Iterable[Row]) -> Row:
     """All nodes together; marks are counted."""
     found = list(rows)
-    counts: dict[str, int] = {}
-    for one in found:
-        for mark in one.marks:
-            counts[mark] = counts.get(mark, 0) + 1
+    counts = Counter(mark for one in found for mark in one.marks)
     sums = {
         name: sum((getattr(one, name) for one in found), Use())
         for name in ("capacity", "used", "prod", "mid", "batch", "system", "batch_allocatable", "batch_requested")

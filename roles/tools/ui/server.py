@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -51,10 +52,8 @@ class UiServer:
         routes = Routes([self._guard])
         routes.add("GET", "/api/state", self._state)
         routes.add("GET", "/api/why", self._why)
-        routes.add("GET", "/api/cost", self._cost)
-        routes.add("GET", "/api/replay", self._replay)
-        routes.add("GET", "/api/test", self._test)
-        routes.add("GET", "/api/help", self._help)
+        for name, study in self._studies().items():
+            routes.add("GET", f"/api/{name}", partial(self._studied, study))
         routes.add("GET", "/favicon.ico", self._nothing)
         for path in STATIC:
             routes.add("GET", f"/{path}", self._static)
@@ -127,20 +126,17 @@ class UiServer:
             return Response(status=502, text=f"cannot query the API server: {error}\n")
         return Response(body=orjson.dumps(told), content_type="application/json")
 
-    async def _cost(self, request: Request) -> Response:
-        return await self._studied(seams.to_thread(self.studies.cost))
+    def _studies(self) -> dict[str, Callable[[Request], Awaitable[Any]]]:
+        """What takes a while, by its path."""
+        return {
+            "cost": lambda request: seams.to_thread(self.studies.cost),
+            "replay": lambda request: self.studies.replay(),
+            "test": lambda request: self.studies.test(),
+            "help": lambda request: self.studies.helps(request.query.get("namespace", ""), request.query.get("name", "")),
+        }
 
-    async def _replay(self, request: Request) -> Response:
-        return await self._studied(self.studies.replay())
-
-    async def _test(self, request: Request) -> Response:
-        return await self._studied(self.studies.test())
-
-    async def _help(self, request: Request) -> Response:
-        return await self._studied(self.studies.helps(request.query.get("namespace", ""), request.query.get("name", "")))
-
-    async def _studied(self, work: Awaitable[Any]) -> Response:
+    async def _studied(self, study: Callable[[Request], Awaitable[Any]], request: Request) -> Response:
         try:
-            return Response(body=orjson.dumps(await work), content_type="application/json")
+            return Response(body=orjson.dumps(await study(request)), content_type="application/json")
         except (ApiError, ConfigurationError, OSError, TimeoutError) as error:
             return Response(status=502, text=f"{error}\n")

@@ -79,7 +79,7 @@ class Studies:
         scheduler = scheduler_of("", "", ())
         cluster = await live(watching.client, [feed.kind for feed in scheduler.kinds().values()], watching.system)
         changed = apply(cluster, Changes(), "")
-        return await seams.to_thread(_help, scheduler, cluster, changed, f"{namespace}/{name}")
+        return await seams.to_thread(_help, scheduler, changed, f"{namespace}/{name}")
 
 
 def _replay(log: Path) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _test(policies: Path) -> dict[str, Any]:
     return {"headline": report.summary(results), "text": "\n".join([report.summary(results), *lines])}
 
 
-def _help(scheduler: Any, cluster: Any, changed: Any, pod: str) -> list[str]:
+def _help(scheduler: Any, changed: Any, pod: str) -> list[str]:
     from roles.tools.simulate.answer import Simulator
 
-    return Simulator(scheduler, now=seams.now()).help_for(cluster, changed, pod)
+    return Simulator(scheduler, now=seams.now()).help_for(changed, pod)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from koord.api import names
 from koord.api.objects import Pod
-from koord.api.quantity import QuantityError, parse_milli, parse_value
-from koord.api.times import TimeError, parse_time
 from koord.decisions.record import Record
+from roles.tools.facts import time_of
 from roles.tools.headline import headline, short
+from roles.tools.quota import amounts
 from roles.tools.top.rows import Row
 
 NODE_COLUMNS = (
@@ -50,12 +51,12 @@ def node(row: Row, pods: int, now: float) -> list[Any]:
 def pending(pods: Iterable[Pod]) -> dict[str, Any]:
     """Pods without a node: how many, by reason, and the oldest of them with what the scheduler says."""
     found = []
-    reasons: dict[str, int] = {}
+    reasons: Counter[str] = Counter()
     for pod in pods:
         if pod.spec.node_name or pod.status.phase not in ("", "Pending"):
             continue
         reason, message = _why_pending(pod)
-        reasons[reason] = reasons.get(reason, 0) + 1
+        reasons[reason] += 1
         found.append(
             {
                 "namespace": pod.metadata.namespace,
@@ -68,8 +69,7 @@ def pending(pods: Iterable[Pod]) -> dict[str, Any]:
             }
         )
     found.sort(key=lambda one: (one["since"] or 0.0, one["namespace"], one["name"]))
-    ordered = sorted(reasons.items(), key=lambda item: -item[1])
-    return {"count": len(found), "reasons": dict(ordered), "pods": found[:MOST_PENDING]}
+    return {"count": len(found), "reasons": dict(reasons.most_common()), "pods": found[:MOST_PENDING]}
 
 
 def _why_pending(pod: Pod) -> tuple[str, str]:
@@ -119,15 +119,9 @@ def quotas(objects: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def resources(listed: Any) -> dict[str, float]:
     """A ResourceList as numbers: CPU in cores, the rest in its unit. What cannot be read, or limits nothing, is left out."""
-    out: dict[str, float] = {}
-    for name, quantity in (listed or {}).items() if isinstance(listed, Mapping) else ():
-        try:
-            value = parse_milli(quantity) / 1000 if name == names.RESOURCE_CPU else parse_value(quantity)
-        except QuantityError:
-            continue
-        if value < UNLIMITED:
-            out[name] = value
-    return out
+    read = amounts(listed if isinstance(listed, Mapping) else None)
+    out = {name: value / 1000 if name == names.RESOURCE_CPU else value for name, value in read.items()}
+    return {name: value for name, value in out.items() if value < UNLIMITED}
 
 
 def decision(record: Record) -> dict[str, Any]:
@@ -149,11 +143,3 @@ def totals(rows: Sequence[Sequence[Any]]) -> dict[str, int]:
     summed = ("cpu", "used", "prod", "mid", "batch", "system", "offered", "requested", "memory", "memoryUsed", "pods")
     places = {name: NODE_COLUMNS.index(name) for name in summed}
     return {name: sum(row[place] for row in rows) for name, place in places.items()}
-
-
-def time_of(text: str | None) -> float | None:
-    """An RFC 3339 time, None where there is none that can be read."""
-    try:
-        return parse_time(text) if text else None
-    except TimeError:
-        return None

@@ -14,6 +14,7 @@ import orjson
 
 from koord.api.kinds import ELASTICQUOTAS, NODEMETRICS, NODES, NODESLOS, PODS
 from koord.api.objects import Node, NodeMetric, NodeSLO, Pod
+from koord.api.objects_meta import Object
 from koord.decisions.record import Record, encode
 from koord.kube.client import Client
 from koord.kube.errors import ApiError
@@ -77,14 +78,11 @@ class Watching:
         self._observe()
 
     def _observe(self) -> None:
-        mark = self._dirty.add
-        self.nodes.add_handler(
-            lambda one: mark(one.metadata.name), lambda old, new: mark(new.metadata.name), lambda one: mark(one.metadata.name)
-        )
-        for informer in (self.metrics, self.slos):
-            informer.add_handler(
-                lambda one: mark(one.metadata.name), lambda old, new: mark(new.metadata.name), lambda one: mark(one.metadata.name)
-            )
+        def changed(*objects: Object) -> None:
+            self._dirty.add(objects[-1].metadata.name)
+
+        for informer in (self.nodes, self.metrics, self.slos):
+            informer.add_handler(changed, changed, changed)
         self.pods.add_handler(self._moved, self._moved, self._moved)
 
     def _moved(self, *pods: Pod) -> None:
