@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from roles.sandbox.modelled.phases import CPUS, Modelled
 from roles.sandbox.phases import DemoError, Phases
-from roles.sandbox.polling import until
+from roles.sandbox.polling import beside, until
 from roles.sandbox.report import page, plot, text
 from roles.sandbox.report.text import TITLES, Facts
 from roles.sandbox.view.frame import Frame, SimulatedNode
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FRAME_SECONDS = 0.25
 SIMULATED_SECONDS = 120.0
 REPORT, PAGE = "report.md", "report.html"
 PLOT = "latency.svg"
@@ -77,25 +76,18 @@ class Demo:
         if sandbox.kubelet is not None:
             self.phases = Phases(sandbox, session.scenario, session.look.quiet if session.look is not None else 0.0)
             self.cpus, self.memory = sandbox.kubelet.machine.cpus, sandbox.kubelet.machine.memory
-        work = asyncio.create_task(self._work(sandbox), name="demo")
-        stop = asyncio.create_task(life.stopping.wait(), name="stopping")
         try:
             view.say(f"kubectl --kubeconfig {sandbox.kubeconfig} get nodes,pods -A")
-            while not work.done() and not stop.done():
-                view.show(self._frame(sandbox, session))
-                await asyncio.wait({work, stop}, timeout=FRAME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            self._end(work, life, session)
+            work, cut = await beside(life, self._work(sandbox), lambda: view.show(self._frame(sandbox, session)))
+            self._end(work, cut, life, session)
         finally:
-            for task in (work, stop):
-                task.cancel()
-            await asyncio.gather(work, stop, return_exceptions=True)
             self.results = self.phases.results if self.phases is not None else []
             self.decisions = sandbox.decisions(session.began) if self.phases is not None else []
             self.notes = [*(self.phases.notes if self.phases is not None else []), *self.notes]
             view.close()
 
-    def _end(self, work: asyncio.Task[None], life: Life, session: Session) -> None:
-        if not work.done():
+    def _end(self, work: asyncio.Task[None], cut: bool, life: Life, session: Session) -> None:
+        if cut:
             session.cut = life.signal
             self.notes.append(f"The run ended before all phases were over: {life.failure or 'it was asked to by a signal'}.")
             return

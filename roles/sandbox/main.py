@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from koord.config.errors import InvalidConfig
 from roles.sandbox import localnode, mounts, others, scenario, sizing, state
+from roles.sandbox.polling import FRAME_SECONDS
 from roles.sandbox.process_kubelet.layout import LayoutError
 from roles.sandbox.session import Session, Settings
 from roles.sandbox.watchdog import guarded
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from roles.sandbox.demo import Demo
 
 log = logging.getLogger(__name__)
-
-FRAME_SECONDS = 0.25
 
 
 Body = Callable[["Sandbox", "Life", Session], Awaitable[None]]

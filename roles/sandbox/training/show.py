@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from dataclasses import replace
@@ -13,6 +12,7 @@ import orjson
 
 from koord.kube.errors import ApiError
 from roles.sandbox import main
+from roles.sandbox.polling import beside
 from roles.sandbox.session import Session, Settings
 from roles.sandbox.training import report, setup
 from roles.sandbox.training.stage import Outcome, Stage, StepError
@@ -54,28 +54,24 @@ class Training:
     async def run(self, life: Life) -> None:
         """All steps with a view; what did not happen is an error of the session. Ends early at a signal."""
         self.view = open_view()
-        work = asyncio.create_task(self._work(), name="training")
-        stop = asyncio.create_task(life.stopping.wait(), name="stopping")
         try:
-            while not work.done() and not stop.done():
-                frame = self.sandbox.frame(self._elapsed(), self.doing)
-                self.view.show(replace(frame, nodes=self.stage.rows(frame.nodes)))
-                await asyncio.wait({work, stop}, timeout=main.FRAME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
+            work, cut = await beside(life, self._work(), self._show)
+            if cut:
                 self.session.cut = life.signal
                 self.session.errors.append(f"the run ended early: {life.failure or 'it was asked to by a signal'}")
         finally:
-            for task in (work, stop):
-                task.cancel()
-            ended, _ = await asyncio.gather(work, stop, return_exceptions=True)
             try:
                 self._write()
             except OSError as error:
                 self.session.errors.append("no report")
                 self.view.say(f"koord sandbox: error: no report: {error.filename or self.out}: {error.strerror}")
             self.view.close()
-        if isinstance(ended, Exception):
-            raise ended
+        if not work.cancelled() and (failure := work.exception()):
+            raise failure
+
+    def _show(self) -> None:
+        frame = self.sandbox.frame(self._elapsed(), self.doing)
+        self.view.show(replace(frame, nodes=self.stage.rows(frame.nodes)))
 
     async def _work(self) -> None:
         stage = self.stage

@@ -36,20 +36,16 @@ class Fault:
     count: int = 0
 
     def __str__(self) -> str:
-        parts = [f"{self.at:.1f}s {self.kind}"]
-        if self.target:
-            parts.append(f"of {self.target}")
-        if self.seconds:
-            parts.append(f"for {self.seconds:.1f}s")
-        if self.share < 1:
-            parts.append(f"{self.share:.0%} of requests")
-        if self.status:
-            parts.append(f"status {self.status}")
-        if self.amount:
-            parts.append(f"by {self.amount:g}")
-        if self.count:
-            parts.append(f"number {self.count}")
-        return " ".join(parts)
+        parts = (
+            (True, f"{self.at:.1f}s {self.kind}"),
+            (self.target, f"of {self.target}"),
+            (self.seconds, f"for {self.seconds:.1f}s"),
+            (self.share < 1, f"{self.share:.0%} of requests"),
+            (self.status, f"status {self.status}"),
+            (self.amount, f"by {self.amount:g}"),
+            (self.count, f"number {self.count}"),
+        )
+        return " ".join(text for said, text in parts if said)
 
 
 _REASONS = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}

@@ -50,15 +50,8 @@ class Settings:
 
     def spec(self, seed: int) -> Spec:
         """The world of a seed: what is not asked for is drawn, or the mutant's. A large one has standbys and whatever else there is."""
-        asked: dict[str, Any] = {
-            "nodes": self.nodes,
-            "pods": self.pods,
-            "faults": self.faults,
-            "koordlets": self.koordlets,
-            "profiles": self.profiles,
-            "minutes": self.minutes,
-        }
-        asked |= {"kinds": tuple(filter(None, self.kinds.split(",")))}
+        asked: dict[str, Any] = {name: getattr(self, name) for name in ("nodes", "pods", "faults", "koordlets", "profiles", "minutes")}
+        asked["kinds"] = tuple(filter(None, self.kinds.split(",")))
         usual = self.hunt or self.mutant or (self.nodes or 0) > LARGE
         whole = replace(USUAL, seed=seed) if usual else drawn(seed)
         if self.tree:
@@ -86,34 +79,34 @@ def run(settings: Settings) -> int:
     unknown = sorted(set(filter(None, settings.kinds.split(","))) - set(faults.KINDS))
     if unknown:
         accepted = ", ".join(faults.KINDS)
-        print(f"koord sandbox world: error: --kinds: {', '.join(unknown)}: accepted are {accepted}", file=sys.stderr)
-        return 2
+        return _wrong(f"--kinds: {', '.join(unknown)}: accepted are {accepted}")
     strangers = sorted(set(settings.mutants) - set(MUTANTS)) or (
         [settings.mutant] if len(settings.mutants) > 1 and not settings.hunt else []
     )
     if strangers:
-        print(f"koord sandbox world: error: --mutant: {', '.join(strangers)}: see --list-mutants (several: with --hunt)", file=sys.stderr)
-        return 2
+        return _wrong(f"--mutant: {', '.join(strangers)}: see --list-mutants (several: with --hunt)")
     if settings.table and not (settings.hunt and _has_place(Path(settings.table))):
-        print(f"koord sandbox world: error: --table: for --hunt, and a file with a line {hunting.BEGIN!r}", file=sys.stderr)
-        return 2
+        return _wrong(f"--table: for --hunt, and a file with a line {hunting.BEGIN!r}")
     if settings.beside and (settings.hunt or settings.mutant):
-        print("koord sandbox world: error: --beside: not with --hunt or --mutant, which change the running release", file=sys.stderr)
-        return 2
+        return _wrong("--beside: not with --hunt or --mutant, which change the running release")
     with contextlib.ExitStack() as stack:
         if settings.beside:
             try:
                 settings = replace(settings, tree=stack.enter_context(beside.opened(settings.beside)))
                 beside.load(settings.tree)
             except beside.Unfit as error:
-                print(f"koord sandbox world: error: --beside: {error}", file=sys.stderr)
-                return 2
+                return _wrong(f"--beside: {error}")
         runner.prepare()
         if settings.hunt:
             return _hunt(settings)
         if settings.seeds or settings.forever:
             return _many(settings)
         return _one(settings)
+
+
+def _wrong(text: str) -> int:
+    print(f"koord sandbox world: error: {text}", file=sys.stderr)
+    return 2
 
 
 def _has_place(path: Path) -> bool:
