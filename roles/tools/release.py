@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -20,8 +18,6 @@ from roles.tools import manifests
 
 _IMAGE = re.compile(r"(?P<host>[a-z0-9.-]+(?::\d+)?)/(?P<repository>[a-z0-9._/-]+)@(?P<digest>sha256:[0-9a-f]{64})")
 _NAME = "install.yaml"
-
-Obj = dict[str, Any]
 
 
 def parsed(image: str) -> tuple[str, str, str]:
@@ -41,14 +37,6 @@ def files(image: str) -> dict[str, str]:
     values = {"imageRepositoryHost": host, "image": {"repository": repository, "digest": digest}}
     found["values.yaml"] = "# helm install koord koord-VERSION.tgz --values=values.yaml\n" + yaml.safe_dump(values, sort_keys=False)
     return found
-
-
-def containers(objects: list[Obj]) -> Iterator[Obj]:
-    """Every container of every workload, init containers too."""
-    for document in objects:
-        pod = ((document.get("spec") or {}).get("template") or {}).get("spec") or {}
-        for kind in ("initContainers", "containers", "ephemeralContainers"):
-            yield from pod.get(kind) or ()
 
 
 def write(image: str, directory: Path) -> list[Path]:

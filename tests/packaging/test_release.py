@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,6 +18,14 @@ from tests.support.processes import ROOT
 pytestmark = pytest.mark.feature("BEY-SEC-01")
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 IMAGE = f"registry.example.com/team/koord@{DIGEST}"
+
+
+def containers(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Every container of every workload, init containers too."""
+    for document in objects:
+        pod = ((document.get("spec") or {}).get("template") or {}).get("spec") or {}
+        for kind in ("initContainers", "containers", "ephemeralContainers"):
+            yield from pod.get(kind) or ()
 
 
 def test_every_image_is_named_by_its_digest(tmp_path: Path) -> None:
@@ -30,7 +40,7 @@ def test_every_image_is_named_by_its_digest(tmp_path: Path) -> None:
         *(f"install-{name}.yaml" for name in (*manifests.OVERLAYS, *manifests.OPTIONAL)),
     }
     for file in tmp_path.glob("install*.yaml"):
-        found = list(release.containers([d for d in yaml.load_all(file.read_text(), yaml.CSafeLoader) if d]))
+        found = list(containers([d for d in yaml.load_all(file.read_text(), yaml.CSafeLoader) if d]))
         assert len(found) >= 4, file.name
         for container in found:
             assert container["image"] == IMAGE, file.name
@@ -49,7 +59,7 @@ def test_the_charts_values_of_a_release_name_the_same_image(tmp_path: Path) -> N
     release.write(IMAGE, tmp_path)
     command = ["helm", "template", "koord", str(ROOT / "configs/chart/koord"), "--kube-version=1.31.0", f"--values={tmp_path}/values.yaml"]
     done = subprocess.run([*command, "--set=scheduler.image.tag=v9"], capture_output=True, text=True, check=True)
-    found = list(release.containers([d for d in yaml.safe_load_all(done.stdout) if d]))
+    found = list(containers([d for d in yaml.safe_load_all(done.stdout) if d]))
     assert len(found) == 5, "the Job that runs before an uninstall, too"
     assert {container["image"] for container in found} == {IMAGE}
     assert {container["imagePullPolicy"] for container in found} == {"IfNotPresent"}
