@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from typing import Any
 
 import click
 import orjson
@@ -51,27 +52,7 @@ DOES_NOT_FIT = 2
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Ties between nodes are drawn with it.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True, help="Output format.")
-def command(
-    paths: tuple[str, ...],
-    kubeconfig: str | None,
-    context: str | None,
-    add: tuple[str, ...],
-    drain: tuple[str, ...],
-    more: tuple[str, ...],
-    fewer: tuple[str, ...],
-    usage: float,
-    curve: str,
-    config: str,
-    feature_gates: str,
-    agent_feature_gates: str,
-    plugin_path: tuple[str, ...],
-    config_namespace: str,
-    hot: int,
-    rounds: int,
-    descheduler_config: str,
-    seed: int,
-    output: str,
-) -> None:
+def command(paths: tuple[str, ...], kubeconfig: str | None, context: str | None, config_namespace: str, output: str, **flags: Any) -> None:
     """Ask what would happen: to new pods, to those of a drained node, with other nodes, quotas, profiles or usage.
 
     The snapshot is a folder of manifests, the output of `kubectl get -o yaml`, or a live cluster. Ends with 0 if everything fits and
@@ -79,12 +60,12 @@ def command(
     """
     if bool(paths) == (kubeconfig is not None or context is not None):
         raise UsageError("give either --snapshot, or --kubeconfig or --context for a live cluster")
-    wanted = Changes(
-        tuple(read(add)), drain, changes.counts(more, "--more"), changes.counts(fewer, "--fewer"), usage
-    )  # before anything is asked: a mistake here costs no list
-    factors = changes.factors(curve)
-    descheduler = descheduler_of(descheduler_config) if rounds else None
-    scheduler = scheduler_of(config, feature_gates, plugin_path)
+    # before anything is asked: a mistake here costs no list
+    more, fewer = (changes.counts(flags[name], f"--{name}") for name in ("more", "fewer"))
+    wanted = Changes(tuple(read(flags["add"])), flags["drain"], more, fewer, flags["usage"])
+    factors = changes.factors(flags["curve"])
+    descheduler = descheduler_of(flags["descheduler_config"]) if flags["rounds"] else None
+    scheduler = scheduler_of(flags["config"], flags["feature_gates"], flags["plugin_path"])
     cluster = Cluster()
     with tuning.collecting_seldom():
         for obj in read(paths):
@@ -93,12 +74,12 @@ def command(
             cluster = commands.run(_live(kubeconfig, context, [feed.kind for feed in scheduler.kinds().values()], config_namespace))
         now = taken_at(cluster, seams.now()) if paths else seams.now()
         changed = changes.apply(cluster, wanted, format_time(now))
-        simulator = Simulator(scheduler, now=now, seed=seed, hot=hot, agent_gates=agent_feature_gates)
-        simulator.rounds = (descheduler, rounds) if descheduler is not None else None
+        simulator = Simulator(scheduler, now=now, seed=flags["seed"], hot=flags["hot"], agent_gates=flags["agent_feature_gates"])
+        simulator.rounds = (descheduler, flags["rounds"]) if descheduler is not None else None
         answer = simulator.ask(cluster, changed)
         simulator.rounds = None  # hours of a day are other days' work
         for factor in factors:
-            hour = changes.apply(cluster, replace(wanted, usage=usage * factor), format_time(now))
+            hour = changes.apply(cluster, replace(wanted, usage=wanted.usage * factor), format_time(now))
             answer.hours.append(Hour.of(factor, simulator.ask(cluster, hour, helping=False)))
     if output == "json":
         click.echo(orjson.dumps(answer.as_json(), option=orjson.OPT_INDENT_2).decode())
