@@ -18,7 +18,7 @@ from roles.tools.lint import configmaps, meaning, protocol
 from roles.tools.lint.admission import Admission, path_in
 from roles.tools.lint.finding import Finding, Level
 from roles.tools.lint.schema import Schemas
-from roles.tools.lint.sources import Document, join, within
+from roles.tools.lint.sources import Document, join, mapping, part_of, within
 
 Obj = dict[str, Any]
 _SAMPLE: Obj = {
@@ -78,10 +78,8 @@ class Objects:
         if template is None:
             return []
         path, data = template
-        meta = document.data.get("metadata")
-        meta = meta if isinstance(meta, dict) else {}
-        own = data.get("metadata")
-        own = {**(own if isinstance(own, dict) else {}), "name": meta.get("name") or "pod", "namespace": meta.get("namespace") or "default"}
+        meta = mapping(document.data.get("metadata"))
+        own = {**mapping(data.get("metadata")), "name": meta.get("name") or "pod", "namespace": meta.get("namespace") or "default"}
         part = within(document, path, {"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": data.get("spec") or {}})
         found = list(protocol.check(part, data.get("metadata"), "metadata"))
         resource = self.schemas.resource(part.data)
@@ -97,9 +95,8 @@ class Objects:
 
     async def _successor(self, document: Document) -> list[Finding]:
         """The Reservation that a PodMigrationJob describes, which its own schema lets through as it is."""
-        path, node = "spec.reservationOptions.template", document.data
-        for part in path.split("."):
-            node = node.get(part) if isinstance(node, dict) else None
+        path = "spec.reservationOptions.template"
+        node = part_of(document.data, path)
         if not isinstance(node, dict):
             return []
         found = [
@@ -107,8 +104,7 @@ class Objects:
             for key in node
             if key not in ("metadata", "spec", "status")
         ]
-        meta = node.get("metadata")
-        meta = {**(meta if isinstance(meta, dict) else {}), "name": "successor"}
+        meta = {**mapping(node.get("metadata")), "name": "successor"}
         made = {"apiVersion": RESERVATIONS.api_version, "kind": RESERVATIONS.kind, "metadata": meta, "spec": node.get("spec") or {}}
         resource = self.schemas.resource(made)
         assert resource is not None

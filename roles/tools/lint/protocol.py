@@ -16,7 +16,7 @@ from koord.config.schema import unknown as unknown_in_schema
 from roles.tools.lint.finding import Finding, Level
 from roles.tools.lint.keys import ANNOTATIONS, LABEL_VALUES, LABELS, SCHEMAS, SHAPES
 from roles.tools.lint.shapes import unknown_members
-from roles.tools.lint.sources import Document, join
+from roles.tools.lint.sources import Document, join, part_of
 
 _NEAR = 0.8
 _LISTED = (*LABELS, *ANNOTATIONS)
@@ -145,8 +145,6 @@ TEMPLATES: dict[str, str] = {
 
 def template_of(data: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
     """(path, pod template) of an object that makes pods."""
-    path = TEMPLATES.get(str(data.get("kind")))
-    node: Any = data
-    for part in path.split(".") if path else ():
-        node = node.get(part) if isinstance(node, dict) else None
-    return (path, node) if path and isinstance(node, dict) else None
+    path = TEMPLATES.get(str(data.get("kind")), "")
+    node = part_of(data, path) if path else None
+    return (path, node) if isinstance(node, dict) else None

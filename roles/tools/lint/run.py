@@ -12,7 +12,7 @@ from roles.tools.lint.admission import Admission
 from roles.tools.lint.finding import Finding, Level, Report, report
 from roles.tools.lint.objects import Objects
 from roles.tools.lint.schema import Schemas
-from roles.tools.lint.sources import Document, Source, documents
+from roles.tools.lint.sources import Document, Source, documents, mapping
 from roles.tools.policytest import cases
 
 if TYPE_CHECKING:
@@ -125,8 +125,7 @@ class _Run:
         return found
 
     def _twice(self, document: Document) -> Iterator[Finding]:
-        meta = document.data.get("metadata")
-        meta = meta if isinstance(meta, dict) else {}
+        meta = mapping(document.data.get("metadata"))
         key = tuple(str(part) for part in (document.data["apiVersion"], document.data["kind"], meta.get("namespace"), meta.get("name")))
         first = self._seen.setdefault(key, document)
         if first is not document and meta.get("name"):

@@ -63,10 +63,21 @@ class Document:
         """`Kind namespace/name`, as far as it is known."""
         if self.about or not isinstance(self.data, dict):
             return self.about
-        kind, meta = self.data.get("kind"), self.data.get("metadata")
-        meta = meta if isinstance(meta, dict) else {}
+        kind, meta = self.data.get("kind"), mapping(self.data.get("metadata"))
         name = "/".join(str(part) for part in (meta.get("namespace"), meta.get("name")) if part)
         return f"{kind} {name}".strip() if isinstance(kind, str) else ""
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """A mapping as it is, an empty one in the place of anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def part_of(data: Any, path: str) -> Any:
+    """What stands at a path of mappings; None where nothing does."""
+    for part in path.split("."):
+        data = mapping(data).get(part)
+    return data
 
 
 def within(document: Document, path: str, data: Any) -> Document:
