@@ -115,11 +115,12 @@ class CoreSched(Hook[CoreRule]):
 
         out: list[Write] = []
         identity, core, features = (f.locate(root) for f in (SCHED_GROUP_IDENTITY, SCHED_CORE, SCHED_FEATURES))
+        known = (view.text(snapshot.host, SCHED_FEATURES.locate, root) or "").split()
         if files.exists(identity):
             out.append(knob(SCHED_GROUP_IDENTITY.name, identity, "0"))
         if files.exists(core):
             out.append(knob(SCHED_CORE.name, core, "1"))
-        elif _has_feature(snapshot, features):
+        elif "CORE_SCHED" in known or "NO_CORE_SCHED" in known:
             out.append(knob(SCHED_FEATURES.name, features, "CORE_SCHED", Kind.LINE))
         return tuple(out)
 
@@ -211,14 +212,6 @@ class CoreSched(Hook[CoreRule]):
         if text != self._complaint:
             self._complaint = text
             log.warning("hook CoreSched: %s", text)
-
-
-def _has_feature(snapshot: Snapshot, path: str) -> bool:
-    try:
-        words = snapshot.host.files.text(path).split()
-    except HostError:
-        return False
-    return "CORE_SCHED" in words or "NO_CORE_SCHED" in words
 
 
 def _count(metrics: Metrics | None, group: str, worked: bool) -> None:

@@ -16,7 +16,6 @@ from roles.koordlet.actuation.writes import Kind, Write
 from roles.koordlet.hooks.context import Answer, HostAppContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, Pods
 from roles.koordlet.host.cgroup import BURSTABLE, GUARANTEED, KUBE_QOS, kube_qos_of_dir
-from roles.koordlet.host.errors import HostError
 from roles.koordlet.qos import view
 from roles.koordlet.states.model import Snapshot
 from roles.koordlet.states.slo import CPUQOS
@@ -59,10 +58,8 @@ class IdentityRule:
 
 def _switch(snapshot: Snapshot, file: SystemFile) -> str | None:
     """What a kernel switch holds; None when there is none."""
-    try:
-        return snapshot.host.files.text(file.locate(snapshot.host.root)).strip()
-    except HostError:
-        return None
+    found = view.text(snapshot.host, file.locate, snapshot.host.root)
+    return None if found is None else found.strip()
 
 
 class GroupIdentity(Hook[IdentityRule]):

@@ -21,10 +21,9 @@ from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import NODE, About, Kind, Write
 from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, Pods, RuleError
-from roles.koordlet.host import parse
-from roles.koordlet.host.errors import HostError
 from roles.koordlet.options import Options
-from roles.koordlet.qos.resctrl import OWN_GROUP, ResctrlState, probe, threads
+from roles.koordlet.qos import view
+from roles.koordlet.qos.resctrl import OWN_GROUP, ResctrlState, moves, probe, schemata, threads
 from roles.koordlet.qos.resctrl_units import MB, ResctrlError, Units, present_units
 from roles.koordlet.states.model import HostState, Snapshot
 from roles.koordlet.states.slo import ResctrlQOS
@@ -163,29 +162,25 @@ class Resctrl(Hook[CacheRule]):
         path = host.root.resctrl_path(f"{PREFIX}{pod.uid}")
         try:
             config, there = parse_resctrl(pod.annotations) or ResctrlConfig(), os.path.isdir(path)
-            schemata = lines(config, rule, pod.claimant.qos, self._had(path) if there else ())
-            problem = "" if schemata else "no part of it is valid for every cache of this machine"
-            if schemata and not there and self._full(host, rule):
-                schemata, problem = [], f"the hardware has no more than {rule.units.groups if rule.units else 0} groups, and all are in use"
+            wanted = lines(config, rule, pod.claimant.qos, self._had(path) if there else ())
+            problem = "" if wanted else "no part of it is valid for every cache of this machine"
+            if wanted and not there and self._full(host, rule):
+                wanted, problem = [], f"the hardware has no more than {rule.units.groups if rule.units else 0} groups, and all are in use"
         except AnnotationError as error:
-            schemata, problem = [], str(error)
+            wanted, problem = [], str(error)
         if problem and self._told.get(pod.uid) != problem:
             log.warning("pod %s, annotation %s: %s", pod.key, ANNOTATION_RESCTRL, problem)
         self._told[pod.uid] = problem
-        if not schemata:
+        if not wanted:
             return
         if not os.path.isdir(path):
             made = "Create Resctrl Group"
             yield Write("group", path, "", kind=Kind.DIRECTORY, cached=False, reason="CreateCATGroup", about=about, event=made)
         self._about[pod.uid] = about
-        for resource, line in schemata:
-            file = os.path.join(path, "schemata")
-            yield Write("schemata", file, line, kind=Kind.LINE, device=resource, reason="UpdateResctrl", about=about)
+        yield from schemata(os.path.join(path, "schemata"), wanted, about)
         tasks = os.path.join(path, "tasks")
-        inside = set(_ids(host, tasks))
-        for tid in threads(host, pod.state) if pod.state is not None else ():
-            if tid not in inside:
-                yield Write("tasks", tasks, str(tid), kind=Kind.LINE, cached=False, about=about, device=str(tid), reason="UpdateResctrl")
+        if pod.state is not None:
+            yield from moves(tasks, threads(host, pod.state), set(view.ids_in(host, tasks, fresh=True)), about)
 
     def _had(self, path: str) -> frozenset[str]:
         """Resources of a group that this agent, or one before it, has set."""
@@ -229,11 +224,4 @@ def _lives(snapshot: Snapshot, uid: str, path: str) -> bool:
     """Whether a pod has another sandbox than the one that goes: those of earlier attempts are removed long after the next one is made.
     Once the kubelet no longer lists the pod, the walk removes its group."""
     state = snapshot.pod(uid)
-    return (state is not None and state.active) or bool(_ids(snapshot.host, os.path.join(path, "tasks")))
-
-
-def _ids(host: HostState, path: str) -> list[int]:
-    try:
-        return parse.ids(path, host.files.read_fresh(path))
-    except HostError:
-        return []
+    return (state is not None and state.active) or bool(view.ids_in(snapshot.host, os.path.join(path, "tasks"), fresh=True))

@@ -17,7 +17,6 @@ from koord.api.qos import QoSClass
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import About, Batch, Write, sequence
 from roles.koordlet.host.cgroup_files import milli_to_quota, normalized_quota
-from roles.koordlet.host.errors import HostError
 from roles.koordlet.qos import view
 from roles.koordlet.qos.burst_limits import NodeState, Tokens, node_state, pod_limit_milli, spend
 from roles.koordlet.qos.outcome import Outcome, Sample, Strategy
@@ -160,7 +159,7 @@ class CPUBurst(Strategy[BurstState]):
             round_ = _Pod(self, snapshot, pod, config, node, ratio, now, bool(allocated_cpus(pod, cpus)))
             round_.decide(state.tokens, tokens)
             if round_.settled:
-                found = _raw(snapshot, "cpu.cfs_quota_us", pod)
+                found = _quotas(snapshot, pod)
                 quiet[pod.uid] = Quiet(pod, slo.cpu_burst, ratio, found, now, tuple(round_.samples))
             batches += round_.batches
             samples += round_.samples
@@ -187,7 +186,7 @@ class CPUBurst(Strategy[BurstState]):
             return False
         if not 0 <= now - known.since < self.options.resource_force_update_seconds:
             return False
-        return _raw(snapshot, "cpu.cfs_quota_us", pod) == known.quotas
+        return _quotas(snapshot, pod) == known.quotas
 
     def _ratio(self, snapshot: Snapshot) -> float:
         """CPU normalization of this node, so that burst and normalization agree on one base; -1 when it does not matter."""
@@ -294,7 +293,7 @@ class _Pod:
 
     def _written(self, write: Write) -> bool:
         """Whether the burst file says so already, or there is none."""
-        raw = _read(self.snapshot, write.resource, write.target)
+        raw = view.raw(self.snapshot.host, write.resource, write.target)
         return raw is None or raw.strip().decode("ascii", "replace") in (write.value, write.fallback)
 
     # -- quota burst ---------------------------------------------------------------------------------------------------------
@@ -421,18 +420,10 @@ def _lesser(quota: int | None, limit: int) -> int | None:
     return min(quota, limit) if quota is not None and quota > 0 and limit > 0 else quota
 
 
-def _read(snapshot: Snapshot, resource: str, directory: str) -> bytes | None:
-    host = snapshot.host
-    try:
-        return host.files.read(host.cgroups.file(resource, directory))
-    except (HostError, ValueError):
-        return None
-
-
-def _raw(snapshot: Snapshot, resource: str, pod: PodState) -> tuple[bytes | None, ...]:
-    """A file of the pod and of each of its containers, as it stands there."""
+def _quotas(snapshot: Snapshot, pod: PodState) -> tuple[bytes | None, ...]:
+    """The quota files of the pod and of each of its containers, as they stand there."""
     directories = [pod.cgroup_dir, *(c.cgroup_dir for c in pod.containers if c.cgroup_dir)]
-    return tuple([_read(snapshot, resource, directory) for directory in directories])
+    return tuple([view.raw(snapshot.host, QUOTA, directory) for directory in directories])
 
 
 def _shrinks(batch: Batch) -> bool:

@@ -24,7 +24,7 @@ SQUEEZE, THROTTLE = "squeeze", "throttle"
 LEAST_QUOTA_US, LEAST_BPS = 5_000, 1 << 20
 #: Newer kernels count the bytes of cgroup v1 only where a limit is set: this one holds nobody up.
 COUNTING_BPS = 1 << 50
-SHARES, QUOTA, IDLE = "cpu.shares", "cpu.cfs_quota_us", "cpu.idle"
+SHARES, QUOTA = "cpu.shares", "cpu.cfs_quota_us"
 CFS_QUOTA_POLICY = "cfsQuota"
 
 #: (resource, cgroup directory, disk)
@@ -72,7 +72,7 @@ def squeezed(snapshot: Snapshot, slo: SLO, pod: PodState, held: Held, config: In
     """
     files: dict[File, str] = {}
     directory = pod.cgroup_dir
-    if _text(snapshot.host, SHARES, directory) and _text(snapshot.host, IDLE, directory) != "1":
+    if view.raw(snapshot.host, SHARES, directory) and not view.idle(snapshot.host, directory):
         files[SHARES, directory, ""] = str(MIN_SHARES)
     if slo.threshold.enable and slo.threshold.cpu_suppress_policy == CFS_QUOTA_POLICY:
         return files
@@ -123,7 +123,8 @@ def _counting(host: HostState, pod: PodState) -> dict[File, str]:
         disks = parse.whole_disks(host.files.read(path))
     except (HostError, ValueError):
         return {}
-    limited = {c.cgroup_dir: by_disk(_text(host, READ_BPS, c.cgroup_dir)) for c in pod.all_containers() if c.cgroup_dir}
+    texts = {c.cgroup_dir: view.raw(host, READ_BPS, c.cgroup_dir) or b"" for c in pod.all_containers() if c.cgroup_dir}
+    limited = {where: by_disk(text.decode("ascii", "replace")) for where, text in texts.items()}
     return _limits(host, {(where, disk): {"r": COUNTING_BPS} for where, there in limited.items() for disk in disks if disk not in there})
 
 
@@ -154,13 +155,6 @@ def disk_use(host: HostState, pod: PodState, now: float) -> DiskUse:
         use.read.update({(directory, disk): count for disk, count in read.items()})
         use.written.update({(directory, disk): count for disk, count in written.items()})
     return use
-
-
-def _text(host: HostState, resource: str, directory: str) -> str:
-    try:
-        return host.files.read(host.cgroups.file(resource, directory)).decode("ascii", "replace").strip()
-    except (HostError, ValueError):
-        return ""
 
 
 def batches(before: Iterable[Held], after: Iterable[Held]) -> Iterator[Batch]:

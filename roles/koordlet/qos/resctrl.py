@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from koord.api.names import ANNOTATION_RESCTRL
 from koord.api.qos import QoSClass
 from koord.decisions.record import Record, Subject
-from roles.koordlet.actuation.writes import About, Batch, Kind, Write, sequence
-from roles.koordlet.host import parse
-from roles.koordlet.host.errors import HostError
+from roles.koordlet.actuation.writes import NODE, About, Batch, Kind, Write, sequence
 from roles.koordlet.host.proc import cpuinfo
 from roles.koordlet.qos import view
 from roles.koordlet.qos.outcome import Outcome, Strategy
@@ -37,19 +36,11 @@ class ResctrlState:
     """What cannot be brought about here, and was recorded."""
 
 
-def text_of(host: HostState, path: str) -> str | None:
-    """Content of a file, None when it cannot be read."""
-    try:
-        return host.files.text(path)
-    except HostError:
-        return None
-
-
 def probe(host: HostState, state: ResctrlState) -> ResctrlState:
     """Whether the CPU can do it, and whose CPU it is; asked until cpuinfo can be read."""
     if state.supported is not None:
         return state
-    text = text_of(host, host.root.proc_path("cpuinfo"))
+    text = view.text(host, host.root.proc_path, "cpuinfo")
     if text is None:
         return state
     model = cpuinfo(text.encode())
@@ -69,6 +60,19 @@ def group_of(pod: PodState, *, made: bool = False) -> str | None:
 def threads(host: HostState, pod: PodState) -> list[int]:
     """Thread ids of a pod's containers and of its sandbox, ascending."""
     return sorted({tid for directory in view.container_dirs(host, pod) for tid in view.ids(host, "tasks", directory)})
+
+
+def schemata(path: str, lines: Iterable[tuple[str, str]], about: About = NODE) -> Iterator[Write]:
+    """Writes of (resource, line) to a group's file."""
+    for resource, line in lines:
+        yield Write("schemata", path, line, kind=Kind.LINE, device=resource, reason="UpdateResctrl", about=about)
+
+
+def moves(path: str, tids: Iterable[int], inside: Container[int], about: About) -> Iterator[Write]:
+    """Writes that move threads to a group, by its file of tasks; those that are inside stay."""
+    for tid in tids:
+        if tid not in inside:
+            yield Write("tasks", path, str(tid), kind=Kind.LINE, cached=False, about=about, device=str(tid), reason="UpdateResctrl")
 
 
 class RdtResctrl(Strategy[ResctrlState]):
@@ -126,9 +130,7 @@ class RdtResctrl(Strategy[ResctrlState]):
         lines = units.cache_lines(dict.fromkeys(units.cache_ids, mask)) if mask is not None else []
         if bandwidth is not None:
             lines += units.bandwidth_line(dict.fromkeys(units.mb_ids, bandwidth))
-        return sequence(
-            *(Write("schemata", path, line, kind=Kind.LINE, device=resource, reason="UpdateResctrl") for resource, line in lines)
-        )
+        return sequence(*schemata(path, lines))
 
     def _tasks(self, snapshot: Snapshot, slo: SLO) -> list[Batch]:
         """Threads that are not in their class's group yet. The kernel moves a thread at a write of its id."""
@@ -142,20 +144,7 @@ class RdtResctrl(Strategy[ResctrlState]):
                 continue
             path = os.path.join(host.root.resctrl_path(group), "tasks")
             if group not in inside:
-                inside[group] = set(_ids(host, path))
+                inside[group] = set(view.ids_in(host, path))
             about = About("pod", pod.namespace, pod.name, "", pod.uid)
-            moves = [
-                Write("tasks", path, str(tid), kind=Kind.LINE, cached=False, about=about, device=str(tid), reason="UpdateResctrl")
-                for tid in threads(host, pod)
-                if tid not in inside[group]
-            ]
-            if moves:
-                batches.append(sequence(*moves))
+            batches.append(sequence(*moves(path, threads(host, pod), inside[group], about)))
         return batches
-
-
-def _ids(host: HostState, path: str) -> list[int]:
-    try:
-        return parse.ids(path, host.files.read(path))
-    except HostError:
-        return []

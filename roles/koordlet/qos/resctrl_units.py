@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from roles.koordlet.host.errors import HostError
+from roles.koordlet.qos import view
 from roles.koordlet.states.model import HostState
 
 AMD = "AuthenticAMD"
@@ -135,17 +135,18 @@ class Units:
 
 def read_units(host: HostState, vendor: str) -> Units | None:
     """None while resctrl is not mounted. Raises ResctrlError for what cannot be understood."""
-    root = _text(host, "schemata")
+    resctrl = host.root.resctrl_path
+    root = view.text(host, resctrl, "schemata")
     if root is None:
         return None
     caches: tuple[str, ...] = ()
     cbm: str | None = None
     for names in (CACHE, CODE_AND_DATA):
-        cbm = _text(host, "info", names[0], "cbm_mask")
+        cbm = view.text(host, resctrl, "info", names[0], "cbm_mask")
         if cbm is not None:
             caches = names
             break
-    if cbm is None and _text(host, "info", MB, "bandwidth_gran") is None and not cache_ids(root, MB):
+    if cbm is None and view.text(host, resctrl, "info", MB, "bandwidth_gran") is None and not cache_ids(root, MB):
         return None
     values = cache_values(root, MB)
     highest = max(values.values(), default=0)
@@ -177,22 +178,12 @@ def present_units(host: HostState, vendor: str, known: Units | None) -> Units | 
 def _scale(host: HostState, vendor: str, highest: int) -> Scale:
     if vendor == AMD:
         return Scale.EIGHTHS
-    try:
-        mounts = host.files.text(host.root.proc_path("mounts")).splitlines()
-    except (HostError, ValueError):
-        mounts = []
+    mounts = (view.text(host, host.root.proc_path, "mounts") or "").splitlines()
     options = {option for line in mounts if len(words := line.split()) > 3 and words[2] == "resctrl" for option in words[3].split(",")}
     # a percentage is never above 100
     return Scale.MEGABYTES if "mba_MBps" in options or highest > 100 else Scale.PERCENT
 
 
-def _text(host: HostState, *parts: str) -> str | None:
-    try:
-        return host.files.text(host.root.resctrl_path(*parts))
-    except (HostError, ValueError):
-        return None
-
-
 def _number(host: HostState, *parts: str) -> int | None:
-    text = (_text(host, *parts) or "").strip()
+    text = (view.text(host, host.root.resctrl_path, *parts) or "").strip()
     return int(text) if text.isdecimal() and 0 < int(text) < 2**31 else None

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from roles.koordlet.actuation.writes import About, Batch, Hold, Write, sequence
 from roles.koordlet.host.cgroup import BESTEFFORT
 from roles.koordlet.host.errors import HostError
+from roles.koordlet.qos import view
 from roles.koordlet.states.model import ContainerState, HostState, PodState, Snapshot
 
 MIN_QUOTA_US = 2000
@@ -17,7 +18,7 @@ MIN_QUOTA_US = 2000
 STARTING_QUOTA_US, STARTING_FOR = 50_000, 120.0
 #: The weight of such a pod (shares): that of a pod that requests a core.
 STARTING_SHARES = 1024
-SHARES, IDLE = "cpu.shares", "cpu.idle"
+SHARES = "cpu.shares"
 #: What a kubelet says of a container that it is making; one that is pulled in vain, or waits for its next try, has another reason.
 MAKING = ("", "ContainerCreating", "PodInitializing")
 
@@ -66,13 +67,6 @@ def _light(host: HostState, directory: str) -> bool:
     try:
         shares = host.cgroups.spec(SHARES).encode(str(STARTING_SHARES))
         have = int(host.files.text(host.cgroups.file(SHARES, directory)).split()[0])
-        return have < int(shares.split()[0]) and not _idle(host, directory)
+        return have < int(shares.split()[0]) and not view.idle(host, directory)
     except (HostError, ValueError, IndexError):
-        return False
-
-
-def _idle(host: HostState, directory: str) -> bool:
-    try:
-        return host.files.text(host.cgroups.file(IDLE, directory)) == "1"
-    except (HostError, ValueError):
         return False

@@ -18,7 +18,6 @@ from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import Batch, Merge, Write, sequence
 from roles.koordlet.host.cgroup import BESTEFFORT
 from roles.koordlet.host.cgroup_files import quota_of
-from roles.koordlet.host.errors import HostError
 from roles.koordlet.qos import view
 from roles.koordlet.qos.allowance import Allowance, allowance
 from roles.koordlet.qos.outcome import Notice, Outcome, Sample, Strategy
@@ -29,7 +28,6 @@ from roles.koordlet.states.slo import SLO
 
 REASON = "AdjustBEByNodeCPUUsage"
 SECTION = "resourceUsedThresholdWithBE"
-IDLE = "cpu.idle"
 #: Percent of the node: with the level at ``cpu.idle`` nothing is held back from best-effort pods.
 WHOLE_NODE = 100
 CFS_QUOTA, CPUSET = "cfsQuota", "cpuset"
@@ -138,7 +136,9 @@ class BECPUSuppress(Strategy[SuppressState]):
             return self._released(snapshot, state, now, f"{SECTION}.enable is false", used=said)
         if not snapshot.pods:
             return Outcome(state)
-        if slo.threshold.cpu_suppress_threshold_percent >= WHOLE_NODE and _yields(snapshot):
+        level = snapshot.host.cgroups.qos_dir(BESTEFFORT)
+        if slo.threshold.cpu_suppress_threshold_percent >= WHOLE_NODE and view.idle(snapshot.host, level):
+            # a quota would only leave CPUs idle, which the next request has to wake
             return self._released(snapshot, state, now, "their level runs at cpu.idle, and may fill the node (threshold 100)")
         if snapshot.topology is None:
             return Outcome(state)
@@ -364,18 +364,6 @@ def _allowed(cores: float | None, by: str) -> tuple[Sample, Sample]:
     """What the tier is allowed (None: whatever it likes), and nothing of the other type, which is not in use."""
     other = CPUSET if by == CFS_QUOTA else CFS_QUOTA
     return Sample("be_suppress_cpu", cores, (by,)), Sample("be_suppress_cpu", None, (other,))
-
-
-def _yields(snapshot: Snapshot) -> bool:
-    """Whether the kernel itself puts best-effort processes off a CPU that anybody else wants (``cpu.idle`` of the level).
-
-    A quota would then only leave CPUs idle, which the next request has to wake.
-    """
-    host = snapshot.host
-    try:
-        return host.files.text(host.cgroups.file(IDLE, host.cgroups.qos_dir(BESTEFFORT))) == "1"
-    except (HostError, ValueError):
-        return False
 
 
 def _placed(annotations: dict[str, str]) -> bool:

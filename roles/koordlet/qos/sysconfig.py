@@ -10,9 +10,9 @@ from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation import systemfiles
 from roles.koordlet.actuation.systemfiles import SystemFile
 from roles.koordlet.actuation.writes import Kind, Write, sequence
+from roles.koordlet.qos import view
 from roles.koordlet.qos.memevict import capacity_bytes
 from roles.koordlet.qos.outcome import Outcome, Strategy
-from roles.koordlet.qos.resctrl import text_of
 from roles.koordlet.states.model import Snapshot
 from roles.koordlet.states.slo import SLO
 
@@ -84,7 +84,7 @@ class SystemConfig(Strategy[SystemConfigState]):
         if not wanted:
             return [], ""
         path = systemfiles.SCHED_FEATURES.locate(snapshot.host.root)
-        text = text_of(snapshot.host, path)
+        text = view.text(snapshot.host, systemfiles.SCHED_FEATURES.locate, snapshot.host.root)
         if text is None:
             return [], f"sched_features: {path} cannot be read"
         words = set(text.split())

@@ -61,8 +61,8 @@ def look(snapshot: Snapshot, pod: PodState, container: ContainerState, before: C
     if limit is None or usage is None or limit <= 0:
         return None
     v2 = host.cgroups.v2
-    stat = parse.key_values(_data(host, "memory.stat", directory) or b"")
-    counters = Counters(refaults(stat, v2=v2), kills(_data(host, "memory.events", directory) or b""), now)
+    stat = parse.key_values(view.raw(host, "memory.stat", directory) or b"")
+    counters = Counters(refaults(stat, v2=v2), kills(view.raw(host, "memory.events", directory) or b""), now)
     inactive = _number(stat.get(b"inactive_file" if v2 else b"total_inactive_file"))
     rate, killed = counters.since(before)
     stall = snapshot.metrics.last(
@@ -77,16 +77,9 @@ def look(snapshot: Snapshot, pod: PodState, container: ContainerState, before: C
     return MemorySigns(usage, limit, max(usage - max(inactive, 0), 0), stall, rate, killed), counters
 
 
-def _data(host: HostState, resource: str, directory: str) -> bytes | None:
-    try:
-        return host.files.read(host.cgroups.file(resource, directory))
-    except (HostError, ValueError):
-        return None
-
-
 def _value(host: HostState, resource: str, directory: str) -> int | None:
     """A limit or use in bytes, -1 for no limit."""
-    data = _data(host, resource, directory)
+    data = view.raw(host, resource, directory)
     try:
         return None if data is None else parse.memory_limit(resource, data)
     except HostError:

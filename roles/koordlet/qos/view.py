@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from koord.accounting.cpuset import CPUSet, CPUSetError
 from roles.koordlet.host import parse
 from roles.koordlet.host.cgroup_files import CFS_PERIOD_US
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.states.model import HostState, PodState
+
+
+def raw(host: HostState, resource: str, directory: str) -> bytes | None:
+    """Content of a file of a cgroup directory."""
+    try:
+        return host.files.read(host.cgroups.file(resource, directory))
+    except (HostError, ValueError):
+        return None
+
+
+def text(host: HostState, path_of: Callable[..., str], *parts: Any) -> str | None:
+    """Content of a file of the machine, without the newlines around it; ``path_of`` tells where it is."""
+    try:
+        return host.files.text(path_of(*parts))
+    except (HostError, ValueError):
+        return None
+
+
+def idle(host: HostState, directory: str) -> bool:
+    """Whether the kernel puts the processes of a cgroup directory off a CPU that anybody else wants (``cpu.idle``)."""
+    return (raw(host, "cpu.idle", directory) or b"").strip() == b"1"
 
 
 def cpu_quota(host: HostState, directory: str) -> int | None:
@@ -82,7 +105,14 @@ def container_dirs(host: HostState, pod: PodState) -> list[str]:
 def ids(host: HostState, resource: str, directory: str) -> list[int]:
     """Process or thread ids in a directory (``tasks``, ``cgroup.procs``); empty when it cannot be read."""
     try:
-        path = host.cgroups.file(resource, directory)
-        return parse.ids(path, host.files.read(path))
-    except (HostError, ValueError):
+        return ids_in(host, host.cgroups.file(resource, directory))
+    except ValueError:
+        return []
+
+
+def ids_in(host: HostState, path: str, *, fresh: bool = False) -> list[int]:
+    """Ids in a file; ``fresh``: as of this moment rather than of this tick."""
+    try:
+        return parse.ids(path, (host.files.read_fresh if fresh else host.files.read)(path))
+    except HostError:
         return []
