@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from roles.koordlet.hooks.cookies import CookieKernel, Prctl
+from roles.koordlet.hooks.cookies import Prctl
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.namespaces import NETWORK, PROCESSES, foreign
 from roles.koordlet.host.parse import ids
@@ -27,7 +27,7 @@ def cookies(root: HostRoot, path: str) -> str:
     return ""
 
 
-def _carries(kernel: CookieKernel, pid: int) -> bool:
+def _carries(kernel: Prctl, pid: int) -> bool:
     try:
         return kernel.get(pid) != 0
     except OSError:
@@ -36,12 +36,12 @@ def _carries(kernel: CookieKernel, pid: int) -> bool:
 
 async def network(root: HostRoot, device: str, before: str) -> str:
     """Take the shaping of a NIC down; ``before`` is what its root qdisc was."""
-    from roles.koordlet.hooks.tcapply import CommandError, NetworkApplier, run_command
+    from roles.koordlet.hooks.tcapply import CommandError, Commands, run_command
 
     if why := foreign(root, NETWORK):
         return why
     try:
-        await NetworkApplier(partial(run_command, root=root)).undo(device, before)
+        await Commands(partial(run_command, root=root)).undo(device, before)
     except CommandError as error:
         return str(error)
     return ""

@@ -1,6 +1,6 @@
 """Core scheduling cookies: threads of one group share a cookie, and only they share a core (KA-HK-05).
 
-Which processes carry which cookie is decided here; the kernel is asked through :class:`CookieKernel`, which tests replace.
+Which processes carry which cookie is decided here; the kernel is asked through :class:`Prctl`, which tests replace.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -22,24 +22,8 @@ _THREAD, _THREAD_GROUP = 0, 1
 EXPIRY = 300.0
 
 
-class CookieKernel(Protocol):
-    """What the kernel offers. Methods raise OSError; ESRCH: the process is gone."""
-
-    def get(self, pid: int) -> int:
-        """A process's cookie, 0 for none; pid 0 is the caller."""
-
-    def create(self, pid: int) -> None:
-        """Give a process a new cookie."""
-
-    def assign(self, sibling: int, pids: Sequence[int]) -> list[int]:
-        """Give processes the cookie of another one; those that are gone."""
-
-    def clear(self, pids: Sequence[int]) -> list[int]:
-        """Take processes' cookies; those that are gone."""
-
-
 class Prctl:
-    """The running kernel's prctl(PR_SCHED_CORE)."""
+    """The running kernel's prctl(PR_SCHED_CORE). Methods raise OSError; ESRCH: the process is gone."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -50,19 +34,25 @@ class Prctl:
             raise OSError(number, f"prctl(PR_SCHED_CORE, {operation}, {pid}): {os.strerror(number)}")
 
     def get(self, pid: int) -> int:
+        """A process's cookie, 0 for none; pid 0 is the caller."""
         cookie = ctypes.c_ulong()
         self._call(_GET, pid, _THREAD, ctypes.byref(cookie))
         return int(cookie.value)
 
     def create(self, pid: int) -> None:
+        """Give a process a new cookie."""
         self._call(_CREATE, pid, _THREAD_GROUP)
 
     def clear(self, pids: Sequence[int]) -> list[int]:
+        """Take processes' cookies; those that are gone."""
         # the caller's own cookie is 0: sharing it is how one is taken away
         return self._share_to(pids)
 
     def assign(self, sibling: int, pids: Sequence[int]) -> list[int]:
-        """In a thread of its own: it takes the cookie before it can pass it on, and must not keep it."""
+        """Give processes the cookie of another one; those that are gone.
+
+        In a thread of its own: it takes the cookie before it can pass it on, and must not keep it.
+        """
         gone: list[int] = []
         failed: list[OSError] = []
 
@@ -105,7 +95,7 @@ class Group:
 class CookieStore:
     """Cookies of all groups. ``tell`` gets (group, worked) for each change."""
 
-    kernel: CookieKernel
+    kernel: Prctl
     tell: Callable[[str, bool], None]
     groups: dict[str, Group] = field(default_factory=dict)
     members: dict[str, str] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from roles.koordlet.actuation.systemfiles import SCHED_CORE, SCHED_FEATURES, SCH
 from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import Kind, Write
 from roles.koordlet.hooks.context import Answer, PodContext
-from roles.koordlet.hooks.cookies import CookieKernel, CookieStore, Prctl
+from roles.koordlet.hooks.cookies import CookieStore, Prctl
 from roles.koordlet.hooks.hook import Hook, Pods
 from roles.koordlet.host.cgroup import BURSTABLE, GUARANTEED
 from roles.koordlet.host.errors import HostError
@@ -88,7 +88,7 @@ class CoreSched(Hook[CoreRule]):
     name: ClassVar[str] = "CoreSched"
     features: ClassVar[tuple[str, ...]] = ("KA-HK-05",)
 
-    def __init__(self, options: Options, gate: Callable[[str], bool], kernel: CookieKernel | None = None) -> None:
+    def __init__(self, options: Options, gate: Callable[[str], bool], kernel: Prctl | None = None) -> None:
         super().__init__(options, gate)
         self._kernel = kernel
         self._cookies: CookieStore | None = None
@@ -190,7 +190,7 @@ class CoreSched(Hook[CoreRule]):
             for name, container_id, directory in places:
                 yield pod, name, container_id, directory, group, view.ids(host, "cgroup.procs", directory)
 
-    def _supported(self, snapshot: Snapshot) -> CookieKernel | None:
+    def _supported(self, snapshot: Snapshot) -> Prctl | None:
         """The kernel if it knows cookies and this process has none of its own."""
         kernel = self._kernel
         if kernel is None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
 
 from koord import seams
+from roles.koordlet.actuation.journal_lines import Entry
+from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.hooks import tcplan
+from roles.koordlet.hooks.hook import Hook
 from roles.koordlet.hooks.tcplan import Command, NetworkPlan
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.host.tools import environment, locate
@@ -40,34 +44,27 @@ class Result:
 Runner = Callable[[Command], Awaitable[Result]]
 
 
-class Record(Protocol):
-    """What the root qdiscs of shaped NICs were before they were replaced."""
+@dataclass(frozen=True, slots=True)
+class OnRecord:
+    """What the root qdiscs of shaped NICs were before they were replaced, by a hook's record; ``sys`` is where sysfs is."""
 
-    def read(self) -> Mapping[str, str]:
+    hook: Hook[Any]
+    sys: str
+
+    def read(self) -> dict[str, str]:
         """By NIC; "" where that is not known."""
+        return {device: entry.value for device, entry in self._entries().items()}
 
     def add(self, device: str, qdisc: str) -> bool:
         """What was added first stays. False: it cannot be put on record."""
+        return self.hook.note(Entry(f"{self.sys}/class/net/{device}", qdisc, Undo.NETWORK, "qdisc"))
 
     def drop(self, device: str) -> None:
         """Forget a NIC that is on record."""
+        self.hook.forget(self._entries()[device])
 
-
-@dataclass(slots=True)
-class Remembered:
-    """A record that ends with the process."""
-
-    known: dict[str, str] = field(default_factory=dict)
-
-    def read(self) -> dict[str, str]:
-        return dict(self.known)
-
-    def add(self, device: str, qdisc: str) -> bool:
-        self.known.setdefault(device, qdisc)
-        return True
-
-    def drop(self, device: str) -> None:
-        del self.known[device]
+    def _entries(self) -> dict[str, Entry]:
+        return {os.path.basename(entry.path): entry for entry in self.hook.noted(Undo.NETWORK)}
 
 
 class CommandError(Exception):
@@ -100,18 +97,50 @@ async def run_command(command: Command, root: HostRoot | None = None) -> Result:
     return Result(process.returncode or 0, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
 
-class NetworkApplier:
+class Commands:
+    """What a NIC is asked and given back by."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._run = runner
+
+    async def _must(self, command: Command) -> str:
+        result = await self._run(command)
+        if result.status != 0:
+            raise CommandError(f"{' '.join(command)}: {(result.errors or result.output).strip() or f'status {result.status}'}")
+        return result.output
+
+    async def _give_back(self, device: str, before: str) -> None:
+        """Remove the tree, and give the NIC the kind of root qdisc back that somebody had chosen, unless another one was chosen since."""
+        shown = await self._root(device)
+        if _TREE.match(shown):
+            await self._must(("tc", "qdisc", "del", "dev", device, "root"))
+        elif _CHOSEN.match(shown):
+            return
+        if chosen := _CHOSEN.match(before):
+            await self._must(("tc", "qdisc", "replace", "dev", device, "root", "handle", f"{chosen[2]}:", chosen[1]))
+
+    async def undo(self, device: str, before: str) -> None:
+        """Give a NIC back, whose root qdisc was ``before``, and remove what is known by its names. Raises CommandError."""
+        await self._give_back(device, before)
+        for name in tcplan.SETS:
+            with contextlib.suppress(CommandError):  # without the tools there is nothing of theirs to remove
+                if (await self._run(tcplan.rule_of(name, "-C"))).status == 0:
+                    await self._must(tcplan.rule_of(name, "-D"))
+                if (await self._run(("ipset", "list", "-name", tcplan.SETS[name]))).status == 0:
+                    await self._must(("ipset", "destroy", tcplan.SETS[name]))
+
+    async def _root(self, device: str) -> str:
+        """The line of the root qdisc; not every tool can be asked for it alone."""
+        shown = await self._must(("tc", "qdisc", "show", "dev", device))
+        return next((line for line in shown.splitlines() if _ROOT.match(line)), "")
+
+
+class NetworkApplier(Commands):
     """One change at a time; the newest wanted plan wins. A failed one is tried again when it is wanted again."""
 
-    def __init__(
-        self,
-        runner: Runner = run_command,
-        clock: Callable[[], float] = seams.monotonic,
-        record: Record | None = None,
-    ) -> None:
-        """``record`` None: one that ends with the process."""
-        self._record = Remembered() if record is None else record
-        self._run = runner
+    def __init__(self, runner: Runner, record: OnRecord, clock: Callable[[], float] = seams.monotonic) -> None:
+        super().__init__(runner)
+        self._record = record
         self._clock = clock
         self._wanted: NetworkPlan | None = None
         self._done: NetworkPlan | None = None
@@ -150,12 +179,6 @@ class NetworkApplier:
                 return
 
     # -- steps ---------------------------------------------------------------------------------------------------------------
-
-    async def _must(self, command: Command) -> str:
-        result = await self._run(command)
-        if result.status != 0:
-            raise CommandError(f"{' '.join(command)}: {(result.errors or result.output).strip() or f'status {result.status}'}")
-        return result.output
 
     async def _set_up(self, wanted: NetworkPlan) -> None:
         shown = await self._root(wanted.device)
@@ -205,34 +228,9 @@ class NetworkApplier:
                     continue
             self._record.drop(other)
 
-    async def _give_back(self, device: str, before: str) -> None:
-        """Remove the tree, and give the NIC the kind of root qdisc back that somebody had chosen, unless another one was chosen since."""
-        shown = await self._root(device)
-        if _TREE.match(shown):
-            await self._must(("tc", "qdisc", "del", "dev", device, "root"))
-        elif _CHOSEN.match(shown):
-            return
-        if chosen := _CHOSEN.match(before):
-            await self._must(("tc", "qdisc", "replace", "dev", device, "root", "handle", f"{chosen[2]}:", chosen[1]))
-
     async def _take_down(self, device: str) -> None:
         """Remove what this agent, now or in a former life, set up."""
         recorded = self._record.read()
         await self.undo(device, recorded.get(device, ""))
         if device in recorded:
             self._record.drop(device)
-
-    async def undo(self, device: str, before: str) -> None:
-        """Give a NIC back, whose root qdisc was ``before``, and remove what is known by its names. Raises CommandError."""
-        await self._give_back(device, before)
-        for name in tcplan.SETS:
-            with contextlib.suppress(CommandError):  # without the tools there is nothing of theirs to remove
-                if (await self._run(tcplan.rule_of(name, "-C"))).status == 0:
-                    await self._must(tcplan.rule_of(name, "-D"))
-                if (await self._run(("ipset", "list", "-name", tcplan.SETS[name]))).status == 0:
-                    await self._must(("ipset", "destroy", tcplan.SETS[name]))
-
-    async def _root(self, device: str) -> str:
-        """The line of the root qdisc; not every tool can be asked for it alone."""
-        shown = await self._must(("tc", "qdisc", "show", "dev", device))
-        return next((line for line in shown.splitlines() if _ROOT.match(line)), "")

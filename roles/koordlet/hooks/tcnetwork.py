@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from roles.koordlet.actuation.journal_lines import Entry
-from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, Pods
 from roles.koordlet.hooks.network import NET_CLASSES, NetworkRule, network_rule, pod_limits
-from roles.koordlet.hooks.tcapply import NetworkApplier, run_command
+from roles.koordlet.hooks.tcapply import NetworkApplier, OnRecord, run_command
 from roles.koordlet.hooks.tcplan import CLASS_MINORS, NetworkPlan, limited, minors, plan
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.namespaces import NETWORK, foreign
@@ -48,26 +45,6 @@ class TCRule:
 
     network: NetworkRule
     own: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class OnRecord:
-    """What the root qdiscs of NICs were, by a hook's record; ``sys`` is where sysfs is."""
-
-    hook: Hook[TCRule]
-    sys: str
-
-    def read(self) -> dict[str, str]:
-        return {device: entry.value for device, entry in self._entries().items()}
-
-    def add(self, device: str, qdisc: str) -> bool:
-        return self.hook.note(Entry(f"{self.sys}/class/net/{device}", qdisc, Undo.NETWORK, "qdisc"))
-
-    def drop(self, device: str) -> None:
-        self.hook.forget(self._entries()[device])
-
-    def _entries(self) -> dict[str, Entry]:
-        return {os.path.basename(entry.path): entry for entry in self.hook.noted(Undo.NETWORK)}
 
 
 class TCNetworkQoS(Hook[TCRule]):
@@ -109,7 +86,7 @@ class TCNetworkQoS(Hook[TCRule]):
             if why := foreign(root, NETWORK):
                 self._complain(f"no traffic is shaped: {why}")
                 return
-            self._applier = NetworkApplier(partial(run_command, root=root), record=OnRecord(self, root.sys))
+            self._applier = NetworkApplier(partial(run_command, root=root), OnRecord(self, root.sys))
         device = default_device(snapshot)
         if device is None:
             self._complain("there is no IPv4 default route, so no NIC to shape")

@@ -21,10 +21,11 @@ from roles.koordlet.qos.baseline import APART, Baseline, aligned, chance, covari
 from roles.koordlet.qos.interference_files import Held, batches
 from roles.koordlet.qos.interference_measures import NAME, Measures, Ongoing
 from roles.koordlet.qos.outcome import Notice, Outcome, Sample, Strategy
-from roles.koordlet.states.model import MetricsReader, PodState, Snapshot
+from roles.koordlet.states.model import PodState, Snapshot
 from roles.koordlet.states.slo import SLO
 from roles.koordlet.store import kinds
 from roles.koordlet.store.series import Series
+from roles.koordlet.store.view import MetricsView
 
 #: Values before anything is called out; values in a row that call it out, or off; values after which the unusual is the new usual (as
 #: many as if they came every ten seconds).
@@ -189,7 +190,7 @@ def _remembered(before: dict[Key, Baseline], pods: Sequence[PodState], watched: 
     return both if len(left) == len(both) else {key: both[key] for key in left}
 
 
-def points(metrics: MetricsReader, signal: Signal, pod: PodState, window: float) -> Series:
+def points(metrics: MetricsView, signal: Signal, pod: PodState, window: float) -> Series:
     """A pod's signal over a window. Cycles per instruction of a pod are those of its containers together."""
     for selection in (signal.recent, signal.series):
         if selection is not None:

@@ -12,7 +12,7 @@ most once a tick). Nothing in here does I/O by itself except through ``host``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from koord.api.qos import KUBERNETES_BEST_EFFORT, QoSClass
 from roles.koordlet.states.nodecpus import NodeCPUs, node_cpus
@@ -28,33 +28,7 @@ if TYPE_CHECKING:
     from roles.koordlet.host.storage import LocalStorage
     from roles.koordlet.host.topology import CPUTopology
     from roles.koordlet.states.slo import SLO
-    from roles.koordlet.store.series import Series
-
-
-class MetricsReader(Protocol):
-    """Queries of the metric store, all ending at the snapshot's time (KLO-TSDB-01).
-
-    ``kind`` is a constant of :mod:`roles.koordlet.store.kinds`; properties select series (``pod_uid=…``). A query that fixes
-    only some properties merges all matching series. None means that there is no sample, never zero.
-    """
-
-    def last(self, kind: str, *, within: float | None = None, **properties: str) -> float | None:
-        """Newest value not older than ``within`` seconds (default: twice the collect interval)."""
-
-    def avg(self, kind: str, window: float, **properties: str) -> float | None:
-        """Mean of the samples of the last ``window`` seconds."""
-
-    def aggregate(self, kind: str, how: str, window: float, **properties: str) -> float | None:
-        """``avg``, ``p50``, ``p90``, ``p95``, ``p99``, ``last`` or ``count`` over the last ``window`` seconds."""
-
-    def count(self, kind: str, window: float, **properties: str) -> int:
-        """Number of samples of the last ``window`` seconds."""
-
-    def query(self, kind: str, window: float, **properties: str) -> Series:
-        """The points themselves."""
-
-    def keys(self, kind: str) -> list[tuple[str, ...]]:
-        """Property values of all series of a kind, in schema order: also of objects that nobody knows (any more)."""
+    from roles.koordlet.store.view import MetricsView
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +137,7 @@ class Snapshot:
     pods: tuple[PodState, ...]
     topology: CPUTopology | None
     nrt: TopologyState | None
-    metrics: MetricsReader
+    metrics: MetricsView
     collect_interval: float
     """Seconds between two samples of the node and pod series."""
     pods_synced: bool

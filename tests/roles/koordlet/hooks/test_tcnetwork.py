@@ -20,7 +20,7 @@ from roles.koordlet.actuation.executor import Executor
 from roles.koordlet.actuation.journal import Journal
 from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.hooks.network import Bandwidth, NetworkRule
-from roles.koordlet.hooks.tcapply import AGAIN, CommandError, NetworkApplier, Result, run_command
+from roles.koordlet.hooks.tcapply import AGAIN, CommandError, Commands, NetworkApplier, Result, run_command
 from roles.koordlet.hooks.tcnetwork import OnRecord, default_device
 from roles.koordlet.hooks.tcplan import class_rates, minors
 from tests.support import patience
@@ -84,11 +84,28 @@ class Tools:
         return Result(0, "", "")
 
 
+class Remembered:
+    """A record that ends with the process."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, str] = {}
+
+    def read(self) -> dict[str, str]:
+        return dict(self.known)
+
+    def add(self, device: str, qdisc: str) -> bool:
+        self.known.setdefault(device, qdisc)
+        return True
+
+    def drop(self, device: str) -> None:
+        del self.known[device]
+
+
 class Network:
     def __init__(self, node: Any, tools: Tools) -> None:
         self.node, self.tools = node, tools
         (self.hook,) = node.asking.hooks
-        self.hook._applier = NetworkApplier(tools)
+        self.hook._applier = NetworkApplier(tools, Remembered())
         node.machine.file("proc/net/route", ROUTES)
         node.files("net_cls.classid", "0", "kubepods.slice")
 
@@ -331,14 +348,14 @@ def test_the_root_qdisc_is_on_record_before_it_is_replaced_and_given_back(hooked
         return Result(0, "", "")
 
     network.hook.keep_record(node.machine.executor)
-    network.hook._applier = NetworkApplier(tools, record=OnRecord(network.hook, node.machine.root.sys))
+    network.hook._applier = NetworkApplier(tools, OnRecord(network.hook, node.machine.root.sys))
     node.world.spec = spec()
     network.run()
     assert shown[0].startswith("qdisc htb")
     node.machine.journal.close()
     ran.clear()
     result = restore(
-        node.machine.root, lambda name, was: asyncio.run(NetworkApplier(tools).undo(name, was)) or ("" if name == device else "which?")
+        node.machine.root, lambda name, was: asyncio.run(Commands(tools).undo(name, was)) or ("" if name == device else "which?")
     )
     assert (result.failed, len(result.restored) >= 1) == ([], True)
     assert f"tc qdisc del dev {device} root" in ran
@@ -384,7 +401,7 @@ def test_a_nic_that_the_default_route_has_left_is_not_shaped_any_more(hooked) ->
 
     seen: list[dict[str, str]] = []
     refusals, clock = ["RTNETLINK answers: Device or resource busy"], [0.0]
-    network.hook._applier = NetworkApplier(tools, clock=lambda: clock[0])
+    network.hook._applier = NetworkApplier(tools, Remembered(), clock=lambda: clock[0])
     node.world.spec = spec()
     asyncio.run(main())
     assert seen == [
@@ -420,7 +437,7 @@ def restarted(network: Network) -> None:
     journal = Journal(machine.journal.path, machine.root)
     journal.open()
     machine.journal, machine.executor = journal, Executor(machine.host, journal)
-    network.hook._applier = NetworkApplier(network.tools, record=OnRecord(network.hook, machine.root.sys))
+    network.hook._applier = NetworkApplier(network.tools, OnRecord(network.hook, machine.root.sys))
     network.hook.keep_record(machine.executor)
 
 
