@@ -9,7 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import WriteError
@@ -20,6 +20,7 @@ from roles.koordlet.states.slo import SLO
 from roles.koordlet.store.store import MetricStore
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 #: Memory of a pod, container or host application reading lives this many collect intervals (KLO-COL).
 FORGET_AFTER_INTERVALS = 20
@@ -214,6 +215,16 @@ class Collector(ABC):
         self.troubles.ok("round")
         self.started = True
         return True
+
+    def attempt(self, label: str, read: Callable[..., T], *arguments: Any, quiet: bool = False) -> T | None:
+        """What ``read`` gives of one object; None, and reported, where it cannot be read."""
+        try:
+            found = read(*arguments)
+        except (HostError, ValueError) as error:
+            self.troubles.failed(label, error, quiet=quiet)
+            return None
+        self.troubles.ok(label)
+        return found
 
     def read(self, resource: str, directory: str) -> tuple[str, bytes]:
         """Path and content of a cgroup file as of this tick."""

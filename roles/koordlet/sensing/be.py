@@ -49,9 +49,7 @@ class BECollector(Collector):
         cgroups = self.context.host.cgroups
         directory = cgroups.qos_dir(BESTEFFORT)
         limit = self._real_limit(at, directory)
-        path, data = self.read("cpuacct.usage", directory)
-        counter = parse.cpu_usage_ns(path, data, v2=cgroups.v2)
-        usage = self._usage(at, counter)
+        usage = self._usage(at, parse.cpu_usage_ns(*self.read("cpuacct.usage", directory), v2=cgroups.v2))
         # a pod that has ended stays in the kubelet's list for long, and asks for nothing any more
         request = sum(batch_cpu_request(p) for p in self.context.pods() if p.qos_label is QoSClass.BE and not p.terminated)
         if usage is None:
@@ -79,8 +77,7 @@ class BECollector(Collector):
 
     def _real_limit(self, at: Round, directory: str) -> int:
         cgroups = self.context.host.cgroups
-        path, data = self.read("cpu.cfs_quota_us", directory)
-        quota = parse.cpu_quota(path, data, v2=cgroups.v2)
+        quota = parse.cpu_quota(*self.read("cpu.cfs_quota_us", directory), v2=cgroups.v2)
         path, data = self.read("cpu.cfs_period_us", directory)
         period = parse.cpu_period(path, data, v2=cgroups.v2)
         cpuset = self._smallest_cpuset(at, directory) * 1000

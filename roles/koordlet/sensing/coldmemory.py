@@ -75,17 +75,16 @@ class ColdMemoryCollector(Collector):
         return True
 
     def _node(self, samples: list[Sample]) -> None:
+        to = (kinds.NODE_MEMORY_COLD_PAGE, kinds.NODE_MEMORY_WITH_HOT_PAGE)
+        if (found := self.attempt("the node", self._of_node)) is not None:
+            _add(samples, to, (), *found)
+
+    def _of_node(self) -> tuple[int, int]:
+        """Cold bytes, and all that are in use."""
         host = self.context.host
         path = host.root.proc_path("meminfo")
-        try:
-            memory = proc.meminfo(path, host.files.read(path))
-            file, data = self.read(_FILE, "")
-            cold = cold_bytes(file, data)
-        except HostError as error:
-            self.troubles.failed("the node", error)
-            return
-        self.troubles.ok("the node")
-        _add(samples, (kinds.NODE_MEMORY_COLD_PAGE, kinds.NODE_MEMORY_WITH_HOT_PAGE), (), cold, memory.used_with_page_cache)
+        memory = proc.meminfo(path, host.files.read(path))
+        return cold_bytes(*self.read(_FILE, "")), memory.used_with_page_cache
 
     def _applications(self, samples: list[Sample]) -> None:
         slo = self.context.slo()
@@ -95,20 +94,16 @@ class ColdMemoryCollector(Collector):
                 directory = app_dir(self.context, app)
             except (HostError, ValueError) as error:
                 self.troubles.failed(app.name, error)
-                continue
-            self._cgroup(samples, to, app.name, directory, app.name)
+            else:
+                self._cgroup(samples, to, app.name, directory, app.name)
 
     def _cgroup(self, samples: list[Sample], to: tuple[str, str], key: str, directory: str, label: str) -> None:
-        try:
-            path, data = self.read("memory.stat", directory)
-            _, used = parse.memory_usage(path, data, v2=False)
-            path, data = self.read(_FILE, directory)
-            cold = cold_bytes(path, data)
-        except (HostError, ValueError) as error:
-            self.troubles.failed(label, error, quiet=True)
-            return
-        self.troubles.ok(label)
-        _add(samples, to, (key,), cold, used)
+        if (found := self.attempt(label, self._of_cgroup, directory, quiet=True)) is not None:
+            _add(samples, to, (key,), *found)
+
+    def _of_cgroup(self, directory: str) -> tuple[int, int]:
+        _, used = parse.memory_usage(*self.read("memory.stat", directory), v2=False)
+        return cold_bytes(*self.read(_FILE, directory)), used
 
 
 def _add(samples: list[Sample], to: tuple[str, str], key: tuple[str, ...], cold: int, used: int) -> None:

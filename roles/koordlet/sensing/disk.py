@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from roles.koordlet.host import parse
-from roles.koordlet.host.errors import HostError
 from roles.koordlet.sensing.base import FORGET_AFTER_INTERVALS, Collector, Rate, Round, SensingContext
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
@@ -31,12 +30,7 @@ class DiskCollector(Collector):
         for pod in self.context.sensed_pods():
             if not pod.best_effort:
                 continue
-            try:
-                moved = self._moved(pod)
-            except (HostError, ValueError) as error:
-                self.troubles.failed(pod.key, error, quiet=True)
-                continue
-            self.troubles.ok(pod.key)
+            moved = self.attempt(pod.key, self._moved, pod, quiet=True)
             if moved is None:
                 continue
             rate = self._rates[pod.uid] = before.get(pod.uid) or Rate(FORGET_AFTER_INTERVALS * self._interval)

@@ -66,19 +66,17 @@ class HostAppsCollector(Collector):
 
     def _usage(self, at: Round, app: HostApp) -> tuple[float | None, float, float] | None:
         """Cores (None on a first reading), memory without and with page cache; None when something cannot be read."""
-        v2 = self.context.host.cgroups.v2
-        try:
-            directory = app_dir(self.context, app)
-            path, data = self.read("cpuacct.usage", directory)
-            counter = parse.cpu_usage_ns(path, data, v2=v2)
-            path, data = self.read("memory.stat", directory)
-            memory = parse.memory_stat(path, data, v2=v2)
-            path, data = self.read("memory.usage_in_bytes", directory)
-            with_cache = parse.signed(path, data)
-        except (HostError, ValueError) as error:
-            self.troubles.failed(app.name, error)
+        found = self.attempt(app.name, self._counters, app)
+        if found is None:
             return None
-        self.troubles.ok(app.name)
+        counter, memory, with_cache = found
         rate = self._rates.setdefault(app.name, Rate(FORGET_AFTER_INTERVALS * self.context.interval))
         per_second = rate.update(at.mono, counter)
-        return (None if per_second is None else per_second / 1e9), float(memory.without_page_cache), float(with_cache)
+        return (None if per_second is None else per_second / 1e9), float(memory), float(with_cache)
+
+    def _counters(self, app: HostApp) -> tuple[int, int, int]:
+        """CPU time in ns, and memory."""
+        v2, directory = self.context.host.cgroups.v2, app_dir(self.context, app)
+        counter = parse.cpu_usage_ns(*self.read("cpuacct.usage", directory), v2=v2)
+        memory = parse.memory_stat(*self.read("memory.stat", directory), v2=v2)
+        return counter, memory.without_page_cache, parse.signed(*self.read("memory.usage_in_bytes", directory))

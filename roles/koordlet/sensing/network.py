@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from roles.koordlet.host import net, parse
-from roles.koordlet.host.errors import HostError
 from roles.koordlet.sensing.base import FORGET_AFTER_INTERVALS, Collector, Round, SensingContext
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
@@ -66,12 +65,7 @@ class NetworkCollector(Collector):
         for pod in self.context.sensed_pods():
             if pod.pod.spec.host_network:
                 continue
-            try:
-                counters = self._counters(pod)
-            except (HostError, ValueError) as error:
-                self.troubles.failed(pod.key, error, quiet=True)
-                continue
-            self.troubles.ok(pod.key)
+            counters = self.attempt(pod.key, self._counters, pod, quiet=True)
             if counters is None:
                 continue
             seen[pod.uid] = (at.mono, counters)

@@ -30,7 +30,8 @@ class NodeCollector(Collector):
 
     def collect(self, at: Round) -> None:
         store, metrics = self.context.store, self.context.metrics
-        memory = self._memory()
+        # without it CPU is still sensed, so that CPU strategies go on
+        memory = self.attempt("memory", self._memory)
         try:
             stat = self.context.host.files.read(self._stat)
             rate = self._rate.update(at.mono, proc.cpu_ticks(self._stat, stat))
@@ -50,6 +51,9 @@ class NodeCollector(Collector):
         self.context.shared.node = Stamped(at.now, cpu, float(memory.used) if memory is not None else None)
         metrics.node_used_cpu.set(cpu)
 
+    def _memory(self) -> proc.MemInfo:
+        return proc.meminfo(self._meminfo, self.context.host.files.read(self._meminfo))
+
     def _store_memory(self, at: Round, memory: proc.MemInfo) -> None:
         samples: list[Sample] = [(kinds.NODE_MEMORY, (), float(memory.used))]
         if self.context.page_cache:
@@ -57,33 +61,14 @@ class NodeCollector(Collector):
         self.context.store.append(at.now, samples)
         self.context.metrics.node_used_memory.set(memory.used)
 
-    def _memory(self) -> proc.MemInfo | None:
-        """Memory of the node; without it CPU is still sensed, so that CPU strategies go on."""
-        try:
-            memory = proc.meminfo(self._meminfo, self.context.host.files.read(self._meminfo))
-        except HostError as error:
-            self.troubles.failed("memory", error)
-            return None
-        self.troubles.ok("memory")
-        return memory
-
     def _numa_samples(self, at: Round, stat: bytes) -> list[Sample]:
         """NUMA part; its failure never blocks the node part."""
         if (found := self.context.store.snapshot("node_numa_info")) is not self._listed:
             self._listed = found
             self._numa.rescan()
-        memory: dict[int, float] = {}
-        try:
-            memory = {node.id: float(node.memory.numa_used) for node in self._numa.read()}
-            self.troubles.ok("NUMA memory")
-        except HostError as error:
-            self.troubles.failed("NUMA memory", error)
-        cpu: dict[int, float] = {}
-        try:
-            cpu = self._numa_cpu(at, proc.per_cpu_ticks(self._stat, stat))
-            self.troubles.ok("NUMA CPU")
-        except HostError as error:
-            self.troubles.failed("NUMA CPU", error)
+        memory = {node.id: float(node.memory.numa_used) for node in self.attempt("NUMA memory", self._numa.read) or ()}
+        ticks = self.attempt("NUMA CPU", proc.per_cpu_ticks, self._stat, stat)
+        cpu = {} if ticks is None else self._numa_cpu(at, ticks)
         if memory or cpu:
             shared = self.context.shared
             shared.node_numa_time, shared.node_numa_memory, shared.node_numa_cpu = at.now, memory, cpu

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
-from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.psi import Psi, parse_psi
+from roles.koordlet.metrics.series import Gauge
 from roles.koordlet.sensing.base import Collector, Round, SensingContext
-from roles.koordlet.states.model import ContainerState, PodState
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample
 
+_POD = (kinds.POD_PSI, kinds.POD_PSI_CPU_FULL_SUPPORTED)
+_CONTAINER = (kinds.CONTAINER_PSI, kinds.CONTAINER_PSI_CPU_FULL_SUPPORTED)
 _FILES = (("cpu", "cpu.pressure"), ("mem", "memory.pressure"), ("io", "io.pressure"))
 
 
@@ -40,17 +42,12 @@ class PsiCollector(Collector):
         for pod in self.context.sensed_pods():
             for container in pod.containers:
                 if container.cgroup_dir and container.running:
-                    self._container(pod, container, samples)
-            found = self._read_all(pod.cgroup_dir, pod.key)
-            if found is None:
-                continue
-            labels = (pod.uid, pod.name, pod.namespace)
-            for resource, psi in found.items():
-                self._samples(samples, kinds.POD_PSI, (pod.uid,), resource, psi)
-                for values, number in _gauge_rows(resource, psi):
-                    metrics.pod_psi.set(number, *labels, *values)
-            samples.append((kinds.POD_PSI_CPU_FULL_SUPPORTED, (pod.uid,), float(found["cpu"].full_supported)))
-            if recent:
+                    inner = self.attempt(f"{pod.key}/{container.name}", self._read_all, container.cgroup_dir, quiet=True)
+                    own = (container.id, container.name, pod.uid, pod.name, pod.namespace)
+                    samples += _samples(_CONTAINER, (pod.uid, container.id), inner, metrics.container_psi, own)
+            found = self.attempt(pod.key, self._read_all, pod.cgroup_dir, quiet=True)
+            samples += _samples(_POD, (pod.uid,), found, metrics.pod_psi, (pod.uid, pod.name, pod.namespace))
+            if recent and found is not None:
                 samples += self._since(before.get(pod.uid), pod.uid, found, at.mono)
         self.context.store.append(at.now, samples)
 
@@ -69,36 +66,26 @@ class PsiCollector(Collector):
             rows.append((kinds.POD_PSI, (uid, resource, kinds.PSI_RECENT, "some"), share))
         return rows
 
-    def _container(self, pod: PodState, container: ContainerState, samples: list[Sample]) -> None:
-        found = self._read_all(container.cgroup_dir, f"{pod.key}/{container.name}")
-        if found is None:
-            return
-        key = (pod.uid, container.id)
-        labels = (container.id, container.name, pod.uid, pod.name, pod.namespace)
-        for resource, psi in found.items():
-            self._samples(samples, kinds.CONTAINER_PSI, key, resource, psi)
-            for values, number in _gauge_rows(resource, psi):
-                self.context.metrics.container_psi.set(number, *labels, *values)
-        samples.append((kinds.CONTAINER_PSI_CPU_FULL_SUPPORTED, key, float(found["cpu"].full_supported)))
-
-    def _read_all(self, directory: str, label: str) -> dict[str, Psi] | None:
+    def _read_all(self, directory: str) -> dict[str, Psi]:
         """The three files of one cgroup; one failure fails all."""
         host = self.context.host
-        try:
-            out = {}
-            for name, resource in _FILES:
-                path = host.cgroups.pressure_file(resource, directory)
-                out[name] = parse_psi(path, host.files.read(path))
-        except (HostError, ValueError) as error:
-            self.troubles.failed(label, error, quiet=True)
-            return None
-        self.troubles.ok(label)
-        return out
+        paths = {name: host.cgroups.pressure_file(resource, directory) for name, resource in _FILES}
+        return {name: parse_psi(path, host.files.read(path)) for name, path in paths.items()}
 
-    @staticmethod
-    def _samples(samples: list[Sample], kind: str, key: tuple[str, ...], resource: str, psi: Psi) -> None:
-        samples.append((kind, (*key, resource, "10", "some"), psi.some.avg10))
-        samples.append((kind, (*key, resource, "10", "full"), psi.full.avg10))
+
+def _samples(
+    to: tuple[str, str], key: tuple[str, ...], found: dict[str, Psi] | None, gauge: Gauge, labels: tuple[str, ...]
+) -> Iterator[Sample]:
+    """Samples of a pod or a container, whose gauges are set on the way."""
+    if found is None:
+        return
+    pressure, full_supported = to
+    for resource, psi in found.items():
+        yield pressure, (*key, resource, "10", "some"), psi.some.avg10
+        yield pressure, (*key, resource, "10", "full"), psi.full.avg10
+        for values, number in _gauge_rows(resource, psi):
+            gauge.set(number, *labels, *values)
+    yield full_supported, key, float(found["cpu"].full_supported)
 
 
 def _gauge_rows(resource: str, psi: Psi) -> list[tuple[tuple[str, str, str, str], float]]:

@@ -59,12 +59,7 @@ class ResctrlCollector(Collector):
         self._check_schemata(root.resctrl_path("schemata"))
         samples: list[Sample] = []
         for group in GROUPS:
-            try:
-                samples += self._group(group, root.resctrl_path(group, "mon_data"))
-            except HostFileError as error:
-                self.troubles.failed(group, error)
-            else:
-                self.troubles.ok(group)
+            samples += self.attempt(group, self._group, group, root.resctrl_path(group, "mon_data")) or ()
         self.context.store.append(at.now, samples)
 
     def _check_schemata(self, path: str) -> None:
