@@ -7,7 +7,6 @@ back what suppression took (``release``), or are held at a safe share of the nod
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from roles.koordlet.host.root import HostRoot
 from roles.koordlet.lock import NodeLock
 from roles.koordlet.qos import view
 from roles.koordlet.states.model import HostState
+from roles.koordlet.waiting import pause
 
 if TYPE_CHECKING:
     from koord.process.life import Life
@@ -173,10 +173,7 @@ async def run(life: Life, options: Options, root: HostRoot) -> None:
             if watch.next_at is None or done != told:
                 _tell(done, now - (watch.alone_since or now))
             watch, told = watch.answered(done, now), done
-        try:
-            await asyncio.wait_for(life.stopping.wait(), LOOK)
-        except TimeoutError:
-            continue
+        await pause(life.stopping, LOOK)
 
 
 def _tell(done: Done, gone_for: float) -> None:

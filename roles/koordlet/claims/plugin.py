@@ -24,6 +24,7 @@ from roles.koordlet.claims import cdi
 from roles.koordlet.claims.preparing import ClaimError, Obj, Prepared, devices_of_type, prepared
 from roles.koordlet.host.root import HostRoot, PathEscapeError
 from roles.koordlet.sensing.rdma import device_files
+from roles.koordlet.waiting import pause
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -152,8 +153,7 @@ class ClaimPlugin:
                         if str(error) != complaint:
                             log.error("claims: %s cannot be listened on, it is tried again: %s", path, error)
                         complaint = str(error)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stopping.wait(), LOOK)
+                await pause(stopping, LOOK)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(path)

@@ -16,6 +16,7 @@ from typing import Any
 from koord import seams
 from roles.koordlet.devices.families import detect
 from roles.koordlet.devices.tools import DetectError, Host
+from roles.koordlet.waiting import either
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ async def run(read_settings: Callable[[], Settings]) -> int:
                 return 1
             if settings.oneshot:
                 return 0
-            await _either(ended, reload, settings.interval)
+            await either(ended, reload, seconds=settings.interval)
             if reload.is_set():
                 reload.clear()
                 before, settings = settings, _read_again(read_settings, settings)
@@ -97,12 +98,3 @@ def _remove(settings: Settings) -> None:
     if settings.output:
         with contextlib.suppress(OSError):
             os.unlink(settings.output)
-
-
-async def _either(ended: asyncio.Event, reload: asyncio.Event, seconds: float) -> None:
-    waiters = {asyncio.ensure_future(event.wait()) for event in (ended, reload)}
-    try:
-        await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for waiter in waiters:
-            waiter.cancel()

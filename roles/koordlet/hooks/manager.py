@@ -22,6 +22,7 @@ from roles.koordlet.options import Options
 from roles.koordlet.qos.outcome import Notice
 from roles.koordlet.states.callbacks import Callbacks, StateKind
 from roles.koordlet.states.model import Snapshot
+from roles.koordlet.waiting import either
 
 if TYPE_CHECKING:
     from roles.koordlet.hooks.service import HookService
@@ -84,7 +85,7 @@ class HooksManager:
     async def run(self, stopping: asyncio.Event, synced: asyncio.Event) -> None:
         """Reconcile at each change and each interval until stopping. Nothing is decided before all states are synced."""
         log.info("hooks: %s", ", ".join(self.names) or "none")
-        await _either(stopping, synced, None)
+        await either(stopping, synced)
         nri = self._start_nri(stopping)
         try:
             await self._loop(stopping)
@@ -128,7 +129,7 @@ class HooksManager:
             retry = min(retry * _RETRY_GROWTH, self._interval) if retry else _RETRY_FIRST
             if done is None or not done.absent:
                 retry = 0.0
-            await _either(stopping, self._wanted, min(retry or self._interval, self._interval))
+            await either(stopping, self._wanted, seconds=min(retry or self._interval, self._interval))
 
     # -- the server ----------------------------------------------------------------------------------------------------------
 
@@ -208,13 +209,3 @@ def _there(path: str) -> bool:
 def _complain(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("the NRI plugin ended; hooks run by the reconciler and the runtime proxy", exc_info=error)
-
-
-async def _either(stopping: asyncio.Event, event: asyncio.Event, seconds: float | None) -> None:
-    """Wait for one of two events, or so long."""
-    waiters = {asyncio.ensure_future(e.wait()) for e in (stopping, event)}
-    try:
-        await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for waiter in waiters:
-            waiter.cancel()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from koord import seams
 from roles.koordlet.hooks.delivery import Delivery
 from roles.koordlet.options import Options
+from roles.koordlet.waiting import pause
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class NRIRunner:
         attempt, complaint = 0, ""
         while not stopping.is_set():
             if not self._there():
-                await _sleep(stopping, LOOK_AGAIN)
+                await pause(stopping, LOOK_AGAIN)
                 continue
             began = asyncio.get_running_loop().time()
             text = await self._serve(stopping)
@@ -72,8 +73,8 @@ class NRIRunner:
             if attempt > self._backoff.steps:
                 log.error("NRI: given up after %d attempts", attempt)
                 return
-            pause = self._backoff.pause(attempt)
-            await _sleep(stopping, pause * (1 + JITTER * seams.rng().random()))
+            seconds = self._backoff.pause(attempt)
+            await pause(stopping, seconds * (1 + JITTER * seams.rng().random()))
 
     def _there(self) -> bool:
         return os.path.exists(self._path)
@@ -89,10 +90,3 @@ class NRIRunner:
         except SessionError as error:
             return str(error)
         return "stopped"
-
-
-async def _sleep(stopping: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(stopping.wait(), seconds)
-    except TimeoutError:
-        return

@@ -11,6 +11,7 @@ from roles.koordlet.prediction.models import Models
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
+from roles.koordlet.waiting import pause
 
 HOUSEKEEPING = 60.0
 
@@ -42,10 +43,7 @@ class PredictionLoop:
                 self._models.expire(now)
                 await self._checkpoint(now)
                 next_housekeeping = loop.time() + HOUSEKEEPING
-            try:
-                await asyncio.wait_for(stopping.wait(), max(min(next_training, next_housekeeping) - loop.time(), 0.01))
-            except TimeoutError:
-                continue
+            await pause(stopping, max(min(next_training, next_housekeeping) - loop.time(), 0.01))
         await self._checkpoint(clock())
 
     async def _checkpoint(self, now: float) -> None:

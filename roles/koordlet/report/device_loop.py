@@ -15,6 +15,7 @@ from roles.koordlet.sensing.rdma import RDMA
 from roles.koordlet.sensing.xpu import XPU
 from roles.koordlet.states.nodestate import NodeState
 from roles.koordlet.store.store import MetricStore
+from roles.koordlet.waiting import pause
 
 if TYPE_CHECKING:
     from koord.kube.client import Client
@@ -47,10 +48,7 @@ class DeviceLoop:
     async def run(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
             await self.step(seams.now())
-            try:
-                await asyncio.wait_for(stopping.wait(), self._interval)
-            except TimeoutError:
-                continue
+            await pause(stopping, self._interval)
 
     async def step(self, now: float) -> None:
         """Create the object or write what differs; a failure is reported once and tried again in the next round."""

@@ -21,6 +21,7 @@ from roles.koordlet.states.model import PodState
 from roles.koordlet.states.nodestate import NodeState
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
+from roles.koordlet.waiting import pause
 
 if TYPE_CHECKING:
     from koord.kube.client import Client
@@ -80,12 +81,8 @@ class NodeMetricLoop:
 
     async def run(self, stopping: asyncio.Event, synced: asyncio.Event) -> None:
         await synced.wait()
-        while not stopping.is_set():
-            try:
-                await asyncio.wait_for(stopping.wait(), self._state.policy.interval)
-                return
-            except TimeoutError:
-                await self.report(seams.now())
+        while not await pause(stopping, self._state.policy.interval):
+            await self.report(seams.now())
 
     async def report(self, now: float) -> None:
         """Build and write one report; without a NodeMetric object nothing is written."""

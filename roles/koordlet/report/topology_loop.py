@@ -22,6 +22,7 @@ from roles.koordlet.states.model import TopologyState
 from roles.koordlet.states.nodestate import NodeState
 from roles.koordlet.states.pods import PodCache
 from roles.koordlet.store.store import MetricStore
+from roles.koordlet.waiting import pause
 
 if TYPE_CHECKING:
     from koord.api.objects import Node
@@ -69,10 +70,7 @@ class TopologyLoop:
         while not stopping.is_set():
             if synced():
                 await self.step()
-            try:
-                await asyncio.wait_for(stopping.wait(), self._interval)
-            except TimeoutError:
-                continue
+            await pause(stopping, self._interval)
 
     def _complain(self, about: str, text: str) -> None:
         if text != self._complaints.get(about):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from koord import seams
 from koord.api.quantity import QuantityError, parse_value
 from koord.kube.ratelimit import TokenBucket
+from roles.koordlet import waiting
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.states.kubelet import KubeletClient, KubeletError
 from roles.koordlet.states.model import PodState
@@ -89,7 +90,7 @@ class PodInformer:
             await self.fetch()
             pause = self._interval if self.pod_cache.confirmed else min(RETRY_UNSYNCED if self._node() else AWAIT_NODE, self._interval)
             if await self._sleep(pause, stopping):
-                await self._pause(bucket.reserve(loop.time()), stopping)
+                await waiting.pause(stopping, bucket.reserve(loop.time()))
 
     async def fetch(self) -> bool:
         """One request; whether a usable list came."""
@@ -114,25 +115,10 @@ class PodInformer:
 
     async def _sleep(self, seconds: float, stopping: asyncio.Event) -> bool:
         """Wait; whether a trigger ended it."""
-        waiter = asyncio.ensure_future(self._wanted.wait())
-        stop = asyncio.ensure_future(stopping.wait())
-        try:
-            await asyncio.wait({waiter, stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiter.cancel()
-            stop.cancel()
+        await waiting.either(self._wanted, stopping, seconds=seconds)
         triggered = self._wanted.is_set()
         self._wanted.clear()
         return triggered
-
-    @staticmethod
-    async def _pause(seconds: float, stopping: asyncio.Event) -> None:
-        if seconds <= 0:
-            return
-        try:
-            await asyncio.wait_for(stopping.wait(), seconds)
-        except TimeoutError:
-            return
 
 
 def export_container_resources(metrics: Metrics, pods: Sequence[PodState]) -> None:
