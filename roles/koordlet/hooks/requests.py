@@ -9,6 +9,7 @@ from typing import Any
 from koord.accounting.pods import resize_pending
 from koord.api.annotations import parse_extended_resource_spec
 from koord.api.names import DEPRECATED_RESOURCES, RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY, RESOURCE_CPU, RESOURCE_MEMORY
+from koord.api.qos import qos_raw
 from koord.api.quantity import parse_milli, parse_value
 from roles.koordlet.hooks.context import BatchResources, ContainerContext, PodContext
 from roles.koordlet.host.cgroup import Cgroups, kube_qos_of_dir
@@ -144,6 +145,45 @@ def pod_directory(cgroups: Cgroups, parent: str) -> str:
         if uid is not None:
             return cgroups.pod_dir(kube_qos_of_dir(path), uid)
     return path
+
+
+def requested_pod(
+    cgroups: Cgroups, who: Any, labels: Mapping[str, str], annotations: Mapping[str, str], parent: str, *, strict: bool
+) -> tuple[PodContext, dict[str, BatchResources]]:
+    """The pod of a request, and batch resources by container; ``who`` has namespace, name and uid.
+
+    Raises ValueError for a cgroup parent or, when strict, annotations that cannot be used.
+    """
+    directory, own = pod_directory(cgroups, parent), dict(annotations)
+    batch = batch_leniently(own, who.name, strict)
+    pod = PodContext(
+        namespace=who.namespace,
+        name=who.name,
+        uid=who.uid,
+        labels=dict(labels),
+        annotations=own,
+        cgroup_dir=directory,
+        kube_qos=kube_qos_of_dir(directory),
+        qos=qos_raw(labels),
+        batch=tuple(b for b in batch.values() if b.declared),
+    )
+    return pod, batch
+
+
+def requested_container(
+    cgroups: Cgroups, pod: tuple[PodContext, dict[str, BatchResources]], who: Any, runtime: str, **own: Any
+) -> ContainerContext:
+    """A container of such a pod; ``who`` has its name and id, ``own`` is what the request says of it."""
+    of_pod, batch = pod
+    identity = full_id(who.id, runtime, of_pod.annotations)
+    return ContainerContext(
+        pod=of_pod,
+        name=who.name,
+        id=identity,
+        cgroup_dir=container_directory(cgroups, of_pod.cgroup_dir, identity),
+        batch=batch.get(who.name, BatchResources()),
+        **own,
+    )
 
 
 def batch_leniently(annotations: dict[str, str], about: str, strict: bool) -> dict[str, BatchResources]:

@@ -143,6 +143,11 @@ def quota_of(quota: int, period: int) -> int:
     return quota if quota <= 0 or period == CFS_PERIOD_US else max(quota * period // CFS_PERIOD_US, MIN_QUOTA_US)
 
 
+def usual_quota(quota: int, period: int) -> int:
+    """A quota of any period (µs, 0 for the usual one) as one of a 100 ms period; none stays none."""
+    return quota if quota <= 0 else quota * CFS_PERIOD_US // (period or CFS_PERIOD_US)
+
+
 def normalized_quota(quota: int, ratio: float) -> int:
     """The quota that gives the same work on CPUs that are ``ratio`` times as fast as the cluster's slowest; the kernel takes none below
     its least."""

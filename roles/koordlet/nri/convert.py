@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-
-from koord.api.qos import qos_raw
 from koord.protocols import nri_pb2 as nri
-from roles.koordlet.hooks.context import Answer, BatchResources, ContainerContext, PodContext
-from roles.koordlet.hooks.requests import batch_leniently, container_directory, full_id, pod_directory
-from roles.koordlet.host.cgroup import Cgroups, kube_qos_of_dir
-from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, quota_of
-
-log = logging.getLogger(__name__)
+from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext
+from roles.koordlet.hooks.requests import requested_container, requested_pod
+from roles.koordlet.host.cgroup import Cgroups
+from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, quota_of, usual_quota
 
 
 def pod_context(pod: nri.PodSandbox, cgroups: Cgroups, *, strict: bool = False) -> PodContext:
-    """Raises ValueError for a cgroup parent or, when strict, annotations that cannot be used."""
-    annotations = dict(pod.annotations)
-    labels = dict(pod.labels)
-    directory = pod_directory(cgroups, pod.linux.cgroup_parent)
-    return PodContext(
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
-        labels=labels,
-        annotations=annotations,
-        cgroup_dir=directory,
-        kube_qos=kube_qos_of_dir(directory),
-        qos=qos_raw(labels),
-        batch=tuple(b for b in batch_leniently(annotations, pod.name, strict).values() if b.declared),
-    )
+    """Raises as :func:`requested_pod` does."""
+    return requested_pod(cgroups, pod, pod.labels, pod.annotations, pod.linux.cgroup_parent, strict=strict)[0]
 
 
 def container_context(
@@ -41,18 +23,15 @@ def container_context(
     *,
     strict: bool = False,
 ) -> ContainerContext:
-    """``resources`` are those of an update; without one those that the container is created with. Raises as :func:`pod_context`."""
-    of_pod = pod_context(pod, cgroups, strict=strict)
-    identity = full_id(container.id, runtime, of_pod.annotations)
-    own = resources if resources is not None else container.linux.resources
-    return ContainerContext(
-        pod=of_pod,
-        name=container.name,
-        id=identity,
-        cgroup_dir=container_directory(cgroups, of_pod.cgroup_dir, identity),
-        batch=batch_leniently(of_pod.annotations, pod.name, strict).get(container.name, BatchResources()),
-        own_quota=own.cpu.quota.value * CFS_PERIOD_US // (own.cpu.period.value or CFS_PERIOD_US) or None,
-        own_shares=own.cpu.shares.value or None,
+    """``resources`` are those of an update; without one those that the container is created with. Raises as :func:`requested_pod`."""
+    cpu = (resources if resources is not None else container.linux.resources).cpu
+    return requested_container(
+        cgroups,
+        requested_pod(cgroups, pod, pod.labels, pod.annotations, pod.linux.cgroup_parent, strict=strict),
+        container,
+        runtime,
+        own_quota=usual_quota(cpu.quota.value, cpu.period.value) or None,
+        own_shares=cpu.shares.value or None,
         env=dict(entry.partition("=")[::2] for entry in container.env),
     )
 

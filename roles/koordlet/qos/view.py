@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from koord.accounting.cpuset import CPUSet, CPUSetError
-from roles.koordlet.host import parse
+from roles.koordlet.host import cgroup_files, parse
 from roles.koordlet.host.cgroup_files import CFS_PERIOD_US
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.states.model import HostState, PodState
@@ -57,7 +57,7 @@ def cpu_period(host: HostState, directory: str) -> int:
 def usual_quota(host: HostState, directory: str) -> int | None:
     """CFS quota of a cgroup directory as one of a 100 ms period (µs), whatever its period; -1 for none."""
     quota = cpu_quota(host, directory)
-    return quota if quota is None or quota <= 0 else quota * CFS_PERIOD_US // cpu_period(host, directory)
+    return None if quota is None else cgroup_files.usual_quota(quota, cpu_period(host, directory))
 
 
 def cpuset(host: HostState, directory: str) -> CPUSet | None:
