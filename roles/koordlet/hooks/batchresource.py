@@ -60,7 +60,6 @@ class BatchResource(Hook[BatchRule]):
     """See the module."""
 
     name: ClassVar[str] = "BatchResource"
-    features: ClassVar[tuple[str, ...]] = ("KA-HK-03",)
     pod_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_RUN_POD_SANDBOX,)
     container_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER)
 

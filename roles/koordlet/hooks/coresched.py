@@ -86,7 +86,6 @@ class CoreSched(Hook[CoreRule]):
     """See the module. ``kernel`` None: the running one, where process ids are the machine's own."""
 
     name: ClassVar[str] = "CoreSched"
-    features: ClassVar[tuple[str, ...]] = ("KA-HK-05",)
 
     def __init__(self, options: Options, gate: Callable[[str], bool], kernel: Prctl | None = None) -> None:
         super().__init__(options, gate)

@@ -42,7 +42,6 @@ class CPUNormalization(Hook[RatioRule]):
     """See the module."""
 
     name: ClassVar[str] = "CPUNormalization"
-    features: ClassVar[tuple[str, ...]] = ("KA-HK-04",)
     container_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER)
 
     def learn(self, snapshot: Snapshot, rule: RatioRule | None) -> RatioRule | None:

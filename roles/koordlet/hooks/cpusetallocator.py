@@ -90,7 +90,6 @@ class CPUSetAllocator(Hook[PoolRule]):
     """See the module."""
 
     name: ClassVar[str] = "CPUSetAllocator"
-    features: ClassVar[tuple[str, ...]] = ("KA-HK-02", "KA-HST-01")
     pod_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_RUN_POD_SANDBOX,)
     container_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER)
     rebuilds: ClassVar[tuple[str, ...]] = ("share_pool_info", "be_share_pool_info")

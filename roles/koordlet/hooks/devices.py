@@ -30,7 +30,6 @@ class GPUEnvInject(Hook[None]):
     """Environment of containers with GPUs; with HAMi-core also what limits their share of one."""
 
     name: ClassVar[str] = "GPUEnvInject"
-    features: ClassVar[tuple[str, ...]] = ("KA-HK-06",)
     container_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_CREATE_CONTAINER,)
     request_only: ClassVar[bool] = True
 
@@ -74,7 +73,6 @@ class RDMADeviceInject(Hook[HostRoot]):
     """Device files of allocated RDMA devices. Only NRI can add devices to a container."""
 
     name: ClassVar[str] = "RDMADeviceInject"
-    features: ClassVar[tuple[str, ...]] = ("KA-HK-07",)
     container_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_CREATE_CONTAINER,)
     request_only: ClassVar[bool] = True
 

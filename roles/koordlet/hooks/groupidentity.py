@@ -66,7 +66,6 @@ class GroupIdentity(Hook[IdentityRule]):
     """See the module."""
 
     name: ClassVar[str] = "GroupIdentity"
-    features: ClassVar[tuple[str, ...]] = ("KA-HK-01", "KA-HST-01")
     pod_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_RUN_POD_SANDBOX,)
 
     def learn(self, snapshot: Snapshot, rule: IdentityRule | None) -> IdentityRule | None:

@@ -52,7 +52,6 @@ class Hook(ABC, Generic[R]):
 
     name: ClassVar[str]
     """Of its feature gate, of decision records and of ``--strategy-modes``. Hooks run in the order of names."""
-    features: ClassVar[tuple[str, ...]] = ()
     pod_stages: ClassVar[tuple[Stage, ...]] = ()
     """Stages at which :meth:`pod` is asked."""
     container_stages: ClassVar[tuple[Stage, ...]] = ()

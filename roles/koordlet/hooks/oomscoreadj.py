@@ -27,7 +27,6 @@ class OOMScoreAdj(Hook[None]):
     """See the module."""
 
     name: ClassVar[str] = "OOMScoreAdj"
-    features: ClassVar[tuple[str, ...]] = ("KA-HK-10",)
     walks_always: ClassVar[bool] = True
 
     def walk(self, snapshot: Snapshot, rule: None, pods: Pods) -> Iterator[Write]:

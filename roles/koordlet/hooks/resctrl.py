@@ -104,7 +104,6 @@ class Resctrl(Hook[CacheRule]):
     """See the module."""
 
     name: ClassVar[str] = "Resctrl"
-    features: ClassVar[tuple[str, ...]] = ("KA-RDT-02",)
     walks_always: ClassVar[bool] = True
     pod_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_REMOVE_POD_SANDBOX)
     container_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_CREATE_CONTAINER,)

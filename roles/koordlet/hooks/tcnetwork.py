@@ -51,7 +51,6 @@ class TCNetworkQoS(Hook[TCRule]):
     """``applier`` None: the running kernel's, where the network is the machine's own."""
 
     name: ClassVar[str] = "TCNetworkQoS"
-    features: ClassVar[tuple[str, ...]] = ("KA-HK-09",)
     pod_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_RUN_POD_SANDBOX,)
 
     def __init__(self, options: Options, gate: Callable[[str], bool], applier: NetworkApplier | None = None) -> None:

@@ -67,7 +67,6 @@ class TerwayQoS(Hook[NetworkRule]):
     """See the module."""
 
     name: ClassVar[str] = "TerwayQoS"
-    features: ClassVar[tuple[str, ...]] = ("KA-HK-08",)
     walks_always: ClassVar[bool] = True
 
     def learn(self, snapshot: Snapshot, rule: NetworkRule | None) -> NetworkRule | None:
