@@ -15,7 +15,7 @@ from koord.accounting.histogram import AGENT_CPU, AGENT_MEMORY, CheckpointError,
 from koord.api.priority import PriorityClass
 from koord.api.times import TimeError, format_time, parse_time
 from roles.koordlet.host.ownfiles import replace
-from roles.koordlet.prediction.peak import Prediction, UnknownModelError
+from roles.koordlet.prediction.peak import Amount, UnknownModelError
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
 from roles.koordlet.store.view import MetricsView
@@ -136,12 +136,12 @@ class Models:
         if node_cpu is not None and node_memory is not None:
             self.update(SYSTEM_KEY, max(node_cpu - all_cpu, 0.0), max(node_memory - all_memory, 0.0), now)
 
-    def predict(self, key: str) -> Prediction:
+    def predict(self, key: str) -> Amount:
         """CPU p95 and memory p98 of a model, truncated to milli-cores and bytes. Raises :class:`UnknownModelError`."""
         model = self.models.get(key)
         if model is None:
             raise UnknownModelError(key)
-        return Prediction(int(model.cpu.percentile(0.95) * 1000 + 1e-9), int(model.memory.percentile(0.98)))
+        return Amount(int(model.cpu.percentile(0.95) * 1000 + 1e-9), int(model.memory.percentile(0.98)))
 
     # -- files ---------------------------------------------------------------------------------------------------------------
 
@@ -181,12 +181,6 @@ class Models:
         for key in keys:
             if key in self.models:
                 self.models[key].saved = now
-
-    def checkpoint(self, now: float) -> int:
-        """Write what is due; returns how many."""
-        written = self.write(self.due(now))
-        self.wrote(written, now)
-        return len(written)
 
     def restore(self, pod_uids: set[str], now: float) -> int:
         """Load checkpoints of current pods and of the fixed keys; the models loaded. A checkpoint whose pod is not there goes when others

@@ -42,18 +42,6 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """Percentiles of one model: CPU p95 in milli-cores and memory p98 in bytes are what peaks are made of."""
-
-    cpu_p95: int
-    memory_p98: int
-
-    @property
-    def amount(self) -> Amount:
-        return Amount(self.cpu_p95, self.memory_p98)
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """What one predictor says."""
 
@@ -65,7 +53,8 @@ class UnknownModelError(KeyError):
     """There is no model of that key yet."""
 
 
-Predict = Callable[[str], Prediction]
+#: The peak by the model of a key. Raises UnknownModelError.
+Predict = Callable[[str], Amount]
 
 
 def request_of(pod: PodState) -> Amount:
@@ -122,7 +111,7 @@ def by_pods(data: PeakInput, pods: Sequence[PodState], predict: Predict) -> tupl
             passed.append(pod)
             continue
         try:
-            peak = predict(pod.uid).amount.scaled(percent)
+            peak = predict(pod.uid).scaled(percent)
         except UnknownModelError:
             unpredicted += request
             continue
@@ -141,7 +130,7 @@ def by_priority(data: PeakInput, pods: Sequence[PodState], predict: Predict, key
             requests += request_of(pod)
     total = Amount()
     for key in keys:
-        total += predict(key).amount
+        total += predict(key)
     peak = total.scaled(100 + data.safety_margin)
     return Outcome((data.allocatable - peak).floor().least((requests - peak).floor()), peak)
 

@@ -70,9 +70,9 @@ def test_fuzz_a_checkpoint_is_loaded_or_taken_away(body: bytes) -> None:
         assert path.exists() == bool(loaded), "what cannot be used does not stay"
         models.update(NODE_KEY, 1.0, 2.0**30, NOW)
         found = models.predict(NODE_KEY)
-        assert 0 <= found.cpu_p95 <= AGENT_CPU.end(AGENT_CPU.count - 1) * 1000
-        assert 0 <= found.memory_p98 <= AGENT_MEMORY.end(AGENT_MEMORY.count - 1)
-        assert models.checkpoint(NOW + 3600) == 1
+        assert 0 <= found.cpu <= AGENT_CPU.end(AGENT_CPU.count - 1) * 1000
+        assert 0 <= found.memory <= AGENT_MEMORY.end(AGENT_MEMORY.count - 1)
+        assert models.write(models.due(NOW + 3600)) == [NODE_KEY]
         assert Models(PredictionOptions(directory=directory)).restore(set(), NOW) == 1, "what is written can be read"
 
 

@@ -452,7 +452,7 @@ def test_nothing_of_koordlets_own_is_left(machine, options: Options) -> None:
     machine.journal.close()
     models = Models(PredictionOptions(directory=options.prediction_checkpoint_filepath))
     models.update("uid-1", 1.0, 1.0, 1000.0)
-    assert models.checkpoint(1e6) == 1
+    assert models.write(models.due(1e6)) == ["uid-1"]
     kept = [
         f"{options.tsdb_path}/{name}" for name in ("series.msgpack", "series.msgpack.tmp", "strategies.msgpack", "strategies.msgpack.tmp")
     ]
