@@ -155,7 +155,7 @@ class Guest:
 
         async def watched() -> bool:
             loop = asyncio.get_running_loop()
-            by_kernel = watch.start(loop) and watch.woken_by_kernel
+            by_kernel = watch.start(loop) and bool(watch._triggers)
             for _ in range(2):
                 await asyncio.sleep(0.5)
                 self.host.files.begin_tick()

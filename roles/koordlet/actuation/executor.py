@@ -154,11 +154,6 @@ class Executor:
         own_hierarchy = not self.host.cgroups.v2 or entry.resource == "net_cls.classid"
         return directory.partition("/")[2] if own_hierarchy else directory
 
-    @property
-    def owed(self) -> int:
-        """Releases that are still to be made."""
-        return len(self._owed)
-
     def needed(self, write: Write) -> bool:
         """Whether the cache does not already vouch for the value."""
         if not write.cached or write.hold is Hold.RELEASE:

@@ -422,10 +422,6 @@ class Journal:
             self._take(self._placed(entry), newest=True)
         self._given = {place: sets for place, sets in given.items() if place in self._entries}
 
-    def clear(self) -> None:
-        """Everything was put back: start with an empty journal. Raises JournalError."""
-        self.keep_only(())
-
     def keep_only(self, entries: Iterable[Entry]) -> None:
         """Keep what could not be put back. Raises JournalError."""
         self._replace(list(entries))

@@ -78,11 +78,6 @@ class HookServer:
         self._pumps: set[asyncio.Task[None]] = set()
 
     @property
-    def serving(self) -> bool:
-        """Whether gRPC is running."""
-        return self._grpc is not None
-
-    @property
     def _inner(self) -> str:
         return os.path.join(os.path.dirname(self._address), f".koordlet.{os.getpid()}")
 

@@ -74,17 +74,8 @@ def cpu_usage_ns(path: str, data: bytes, *, v2: bool) -> int:
     return value_of(path, data, b"usage_usec") * 1000 if v2 else unsigned(path, data)
 
 
-@dataclass(frozen=True, slots=True)
-class Throttling:
-    """Cumulative CFS throttling of a cgroup."""
-
-    periods: int
-    throttled: int
-    throttled_ns: int
-
-
 def throttled_periods(path: str, data: bytes, *, v2: bool) -> tuple[int, int]:
-    """Only the periods and the throttled ones of :func:`throttling`, at a fifth of its cost."""
+    """As :func:`throttling`, at a fifth of its cost."""
     at = data.find(b"nr_periods ") if v2 else 0
     fields = data[at:].split(None, 6) if at >= 0 else []
     wanted = b"throttled_usec" if v2 else b"throttled_time"
@@ -93,14 +84,13 @@ def throttled_periods(path: str, data: bytes, *, v2: bool) -> tuple[int, int]:
             return int(fields[1]), int(fields[3])
         except ValueError:
             pass  # told below, with the name of the field
-    whole = throttling(path, data, v2=v2)
-    return whole.periods, whole.throttled
+    return throttling(path, data, v2=v2)
 
 
-def throttling(path: str, data: bytes, *, v2: bool) -> Throttling:
-    """All three keys are required."""
-    time = value_of(path, data, b"throttled_usec") * 1000 if v2 else value_of(path, data, b"throttled_time")
-    return Throttling(value_of(path, data, b"nr_periods"), value_of(path, data, b"nr_throttled"), time)
+def throttling(path: str, data: bytes, *, v2: bool) -> tuple[int, int]:
+    """CFS periods of a cgroup so far, and the throttled ones; the time that was lost must be there, too."""
+    value_of(path, data, b"throttled_usec" if v2 else b"throttled_time")
+    return value_of(path, data, b"nr_periods"), value_of(path, data, b"nr_throttled")
 
 
 def cpu_max(path: str, data: bytes) -> tuple[int, int]:

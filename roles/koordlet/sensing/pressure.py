@@ -74,11 +74,6 @@ class PressureWatch:
             self._timer = loop.call_later(PERIOD, self._again)
         return True
 
-    @property
-    def woken_by_kernel(self) -> bool:
-        """Whether triggers are installed, so that nothing runs until the kernel reports a stall."""
-        return bool(self._triggers)
-
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

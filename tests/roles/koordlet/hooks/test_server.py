@@ -112,7 +112,7 @@ class TestContainers:
     def test_allocated_cpus_and_the_echo(self, node) -> None:
         async def main() -> None:
             async with serving(node, "CPUSetAllocator") as server:
-                assert not server.manager._server.serving, "gRPC is loaded by the first connection"
+                assert server.manager._server._grpc is None, "gRPC is loaded by the first connection"
                 resources = pb.LinuxContainerResources(cpu_shares=2048, cpu_quota=200000, cpu_period=100000, memory_limit_in_bytes=1 << 30)
                 answer = await server.container(
                     qos="LSR",
