@@ -74,10 +74,10 @@ class Applied:
 
 @dataclass(slots=True)
 class Executor:
-    """One a process. ``journal`` None writes without a record (only for putting things back)."""
+    """One a process. What is changed is on record in its ``journal`` before."""
 
     host: HostState
-    journal: Journal | None
+    journal: Journal
     audit: AuditLog | None = None
     metrics: Metrics | None = None
     recorder: Recorder | None = None
@@ -98,8 +98,7 @@ class Executor:
 
     def __post_init__(self) -> None:
         self.triggers = Triggers(self._triggered)
-        if self.journal is not None:
-            self.journal.see(self.host.root)
+        self.journal.see(self.host.root)
         self.holds.see(self.host.root, self.journal)
 
     def apply(self, batches: Iterable[Batch], *, rule: str, now: float, mode: Mode = Mode.ENFORCE) -> Applied:
@@ -111,24 +110,19 @@ class Executor:
             self._apply(batch, rule, now, mode, applied)
         self._sweep(now)
         self.holds.settle()
-        if self.journal is not None:
-            self.journal.settle()
+        self.journal.settle()
         return applied
 
     def note(self, entry: Entry, rule: str) -> bool:
         """Put something on record that is changed by other means than a file; whether it is there, and may be changed."""
-        if self.observe_only:
-            return False
-        return self.journal is None or self.journal.remember([entry], owner=rule)
+        return not self.observe_only and self.journal.remember([entry], owner=rule)
 
     def noted(self, undo: Undo) -> list[Entry]:
         """What is on record that is undone that way, whoever noted it."""
-        return [] if self.journal is None else [entry for entry in self.journal if entry.undo is undo]
+        return [entry for entry in self.journal if entry.undo is undo]
 
     def forget_noted(self, entry: Entry) -> None:
         """Take what was undone off the record."""
-        if self.journal is None:
-            return
         try:
             self.journal.keep_only(e for e in self.journal if e.path != entry.path)
         except JournalError as error:
@@ -136,7 +130,7 @@ class Executor:
 
     def give_back(self, former: Callable[[str, str], bool]) -> None:
         """Give files of cgroup directories, with the rule that wrote them, back what they held before; what others set since stays."""
-        if self.journal is None or self.observe_only:
+        if self.observe_only:
             return
         found = [(entry, self._directory(entry)) for entry in self.journal if entry.undo is Undo.WRITE]
         mine = {entry.path: directory for entry, directory in found if directory and former(directory, entry.owner)}
@@ -182,10 +176,10 @@ class Executor:
     def _entry(self, resource: str, directory: str) -> Entry | None:
         """What is on record of the cgroup file that is there now."""
         try:
-            entry = self.journal.get(self.host.cgroups.file(resource, directory)) if self.journal is not None else None
+            entry = self.journal.get(self.host.cgroups.file(resource, directory))
         except (HostError, ValueError):
             return None
-        return entry if entry is not None and self.journal is not None and self.journal.found(entry) else None
+        return entry if entry is not None and self.journal.found(entry) else None
 
     def forget(self, directory: str) -> None:
         """Drop what is known about a cgroup directory and everything below it."""
@@ -201,22 +195,20 @@ class Executor:
         for level in batch.levels:
             targets: list[Target] = []
             for write in level:
-                if not self.needed(write):
-                    applied.skipped += 1
-                    continue
-                if self.holds.waits(write, rule):
+                if not self.needed(write) or self.holds.waits(write, rule):
                     applied.skipped += 1
                     continue
                 target = self._release(write, rule, applied) if write.hold is Hold.RELEASE else self._resolve(write, applied)
                 if target is not None:
                     targets.append(target)
             levels.append(targets)
+        everything = [target for level in levels for target in level]
         if mode is Mode.OBSERVE:
-            self._observe([t for level in levels for t in level], rule, now, applied)
+            self._observe(everything, rule, now, applied)
             return
-        for target in (t for level in levels for t in level):
+        for target in everything:
             target.first = target.write.cached and key_of(target.write) not in self._cache
-        allowed = self._on_record([t for level in levels for t in level], rule, now, applied) - self._not_held(levels, rule, applied)
+        allowed = self._on_record(everything, rule, now, applied) - self._not_held(everything, rule, applied)
         self._downwards(levels, allowed, rule, now, applied, stop=batch.stop_on_error)
         for targets in reversed(levels):
             for target in targets:
@@ -313,9 +305,9 @@ class Executor:
             self._failed(write, error, applied)
             return None
 
-    def _not_held(self, levels: list[list[Target]], rule: str, applied: Applied) -> set[int]:
+    def _not_held(self, targets: list[Target], rule: str, applied: Applied) -> set[int]:
         """Take the files that a batch wants for its rule alone; the ids of those that cannot be had."""
-        wanted = [t for level in levels for t in level if t.write.hold is Hold.TAKE]
+        wanted = [target for target in targets if target.write.hold is Hold.TAKE]
         refused = self.holds.take(wanted, rule)
         for target, error in refused:
             self._failed(target.write, error, applied)
@@ -325,8 +317,6 @@ class Executor:
 
     def _on_record(self, targets: list[Target], rule: str, now: float, applied: Applied) -> set[int]:
         """Put the old values of what is going to change into the journal; the ids of targets that may be written."""
-        if self.journal is None:
-            return {id(t) for t in targets}
         changing = [t for t in targets if t.write.origin or t.given or not t.satisfied]
         wanted = [(t, e) for t in changing for e in (t.entry(), reset_by(t, self.host), limited_with(t))]
         entries = self.journal.without_us([e for _, e in wanted if e is not None])
@@ -345,7 +335,6 @@ class Executor:
 
     def _look_again(self, targets: list[Target], rule: str, now: float) -> None:
         """First values wait for the disk. What the kubelet gives a group that it is making comes meanwhile, and is the value before."""
-        assert self.journal is not None
         for _ in range(_LOOKS):
             moved = [t for t in targets if t.write.kind is Kind.CGROUP and not (t.write.origin or t.given) and t.looks_different()]
             entries = [entry for t in moved if (entry := t.entry()) is not None]
@@ -362,7 +351,7 @@ class Executor:
         try:
             if other is not None and other.first:
                 self._noted(other.path, other.text, lambda: kernel.write(other.path, other.text))
-            if reset is not None and self.journal is not None:
+            if reset is not None:
                 self.journal.writing(reset.path, reset_to(target, self.host))
             self._noted(target.path, text, lambda: target.put(text))
             status = "success"
@@ -372,20 +361,22 @@ class Executor:
                 self._put_back(reset)
         finally:
             self.host.files.invalidate(target.path)
-            if self.metrics is not None:
-                self.metrics.resource_update.observe((seams.perf_counter() - begun) * 1000, _metric_type(target.write), status)
+            self._measure(target.write, seams.perf_counter() - begun, status)
 
     def _triggered(self, target: Target, seconds: float, error: WriteError | None) -> None:
         """The kernel is done with what it was asked, or was not willing."""
-        if self.metrics is not None:
-            status = "success" if error is None else "failed"
-            self.metrics.resource_update.observe(seconds * 1000, _metric_type(target.write), status)
+        self._measure(target.write, seconds, "success" if error is None else "failed")
         if error is not None:
             self._failed(target.write, error, Applied())
 
+    def _measure(self, write: Write, seconds: float, status: str) -> None:
+        if self.metrics is not None:
+            kind = "resctrl-schema" if write.resource == "schemata" else "cgroup" if write.kind is Kind.CGROUP else "default"
+            self.metrics.resource_update.observe(seconds * 1000, kind, status)
+
     def _noted(self, path: str, text: str, put: Callable[[], None]) -> None:
         """Write, with the journal knowing before and after what is ours there. Raises WriteError."""
-        if self.journal is None or self.journal.get(path) is None:
+        if self.journal.get(path) is None:
             put()
             return
         ours = self.journal.writing(path, text)
@@ -398,7 +389,6 @@ class Executor:
 
     def _as_kept(self, path: str, text: str) -> str:
         """What the kernel made of a whole value that was written."""
-        assert self.journal is not None
         entry = self.journal.get(path)
         if entry is None or entry.undo not in (Undo.WRITE, Undo.REPLACE):
             return text
@@ -409,7 +399,7 @@ class Executor:
 
     def _put_back(self, entry: Entry) -> None:
         """Give a file that the kernel has just set anew the value that is on record. An idle group does not take one; that is no error."""
-        first = self.journal.get(entry.path) if self.journal is not None else None
+        first = self.journal.get(entry.path)
         self.host.files.invalidate(entry.path)
         if first is None or first.inode != entry.inode:
             return
@@ -417,8 +407,7 @@ class Executor:
             self._noted(entry.path, first.value, lambda: kernel.write(entry.path, first.value))
         except WriteError as error:
             log.debug("%s", error)
-        if self.journal is not None:
-            self.journal.wrote(entry.path, self._as_kept(entry.path, first.value))
+        self.journal.wrote(entry.path, self._as_kept(entry.path, first.value))
 
     def _observe(self, targets: list[Target], rule: str, now: float, applied: Applied) -> None:
         for target in targets:
@@ -440,8 +429,8 @@ class Executor:
             return
         applied.failed.append(error)
         key = key_of(write)
-        if write.hold is Hold.RELEASE and self.holds.holder(write.resource, write.target, write.device):
-            self._owed[key] = (write, self.holds.holder(write.resource, write.target, write.device))
+        if write.hold is Hold.RELEASE and (holder := self.holds.holder(write.resource, write.target, write.device)):
+            self._owed[key] = (write, holder)
         text = str(error)
         known = self._troubled.get(key)
         self._troubled[key] = text, self.clock()
@@ -493,9 +482,9 @@ class Executor:
         oldest = now - max(CACHE_TTL, 2 * self.force_after)
         # containers and threads end without a word
         gone = self._gone({key[0] for table in (self._cache, self._would, self._troubled) for key in table})
-        self._cache = {k: v for k, v in self._cache.items() if v[1] >= oldest and k[0] not in gone}
-        self._would = {k: v for k, v in self._would.items() if v[1] >= oldest and k[0] not in gone}
-        self._troubled = {k: v for k, v in self._troubled.items() if v[1] >= oldest and k[0] not in gone}
+        for table in (self._cache, self._would, self._troubled):
+            for key in [key for key, (_, at) in table.items() if at < oldest or key[0] in gone]:
+                del table[key]
 
     def _holds_still(self, write: Write, rule: str) -> bool:
         return self.holds.holder(write.resource, write.target, write.device) == rule
@@ -512,9 +501,3 @@ def _names(device: str, lines: Iterable[str]) -> bool:
 def _cached_value(write: Write) -> str:
     """What the cache remembers: another fallback is another value."""
     return f"{write.value}|{write.fallback}" if write.fallback else write.value
-
-
-def _metric_type(write: Write) -> str:
-    if write.resource == "schemata":
-        return "resctrl-schema"
-    return "cgroup" if write.kind is Kind.CGROUP else "default"

@@ -128,7 +128,7 @@ class CoreSched(Hook[CoreRule]):
 
     # -- cookies -------------------------------------------------------------------------------------------------------------
 
-    def act(self, snapshot: Snapshot, rule: CoreRule | None, pods: Pods, metrics: Metrics | None) -> None:
+    def act(self, snapshot: Snapshot, rule: CoreRule | None, pods: Pods, metrics: Metrics) -> None:
         if rule is None or (self._cookies is None and not rule.on and not self._left_over(snapshot, pods)):
             return
         kernel = self._supported(snapshot)
@@ -136,7 +136,8 @@ class CoreSched(Hook[CoreRule]):
             return
         listed = list(self._containers(snapshot, rule, pods))
         if self._cookies is None:
-            self._cookies = CookieStore(kernel, lambda group, worked: _count(metrics, group, worked))
+            count = metrics.core_sched_status
+            self._cookies = CookieStore(kernel, lambda group, worked: count.inc(group, "succeeded" if worked else "failed"))
             self._cookies.rebuild(((d, group, pids) for _, _, _, d, group, pids in listed if group is not None), snapshot.time)
             for _, _, _, directory, group, _ in listed:
                 if group is None and snapshot.changed("cgroup.procs", directory):
@@ -211,8 +212,3 @@ class CoreSched(Hook[CoreRule]):
         if text != self._complaint:
             self._complaint = text
             log.warning("hook CoreSched: %s", text)
-
-
-def _count(metrics: Metrics | None, group: str, worked: bool) -> None:
-    if metrics is not None:
-        metrics.core_sched_status.inc(group, "succeeded" if worked else "failed")

@@ -116,7 +116,7 @@ class Hook(ABC, Generic[R]):
         """Writes beyond the answer, when a runtime tells of a pod's start or end."""
         return ()
 
-    def act(self, snapshot: Snapshot, rule: R | None, pods: Pods, metrics: Metrics | None) -> None:
+    def act(self, snapshot: Snapshot, rule: R | None, pods: Pods, metrics: Metrics) -> None:
         """Carry out what no file can say, after a pass; not in observe mode. The one part of a hook that is not pure."""
         return
 

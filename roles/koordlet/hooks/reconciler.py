@@ -70,7 +70,7 @@ class Reconciler:
         *,
         executor: Executor,
         modes: Callable[[str], Mode],
-        metrics: Metrics | None = None,
+        metrics: Metrics,
         notify: Callable[[Notice], None] = lambda notice: None,
     ) -> None:
         self._notify = notify
@@ -226,8 +226,6 @@ class Reconciler:
                 self._asking.trouble(hook.name, "all pods", error)
 
     def _gauge(self, hook: Hook[Any], samples: Iterable[Sample]) -> None:
-        if self._metrics is None:
-            return
         for family in hook.rebuilds:
             getattr(self._metrics, family).clear()
         for sample in samples:
@@ -295,8 +293,6 @@ class Reconciler:
             if write.event and write.about.name:
                 about = write.about
                 self._notify(Notice("Normal", write.event, write.target, about.namespace, about.name, about.uid))
-        if self._metrics is None:
-            return
         spent = (seams.perf_counter() - begun) * 1000
         for write in applied.written:
             self._metrics.reconciler_duration.observe(spent, _level(write, level), write.resource, "succeeded")

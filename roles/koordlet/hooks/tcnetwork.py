@@ -77,7 +77,7 @@ class TCNetworkQoS(Hook[TCRule]):
         """The kernel asks the very group of a process, which copied its pod's class when it was made and not since."""
         return self.pod(container.pod, rule)
 
-    def act(self, snapshot: Snapshot, rule: TCRule | None, pods: Pods, metrics: Metrics | None) -> None:
+    def act(self, snapshot: Snapshot, rule: TCRule | None, pods: Pods, metrics: Metrics) -> None:
         if rule is None:
             return
         if self._applier is None:

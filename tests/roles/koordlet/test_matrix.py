@@ -31,6 +31,7 @@ from roles.koordlet.host.cgroup import BESTEFFORT, CgroupDriver, Cgroups
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.host.topology import CPU, make_topology
+from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.options import Options
 from roles.koordlet.qos.burst import CPUBurst
 from roles.koordlet.qos.suppress import BECPUSuppress
@@ -175,7 +176,7 @@ class Agent:
             applied = self.executor.apply(outcome.batches, rule=strategy.name, now=1000.0)
             assert applied.failed == []
         hooks = make_hooks(Options(node_name="n"), lambda name: name in ("BatchResource", "CPUSetAllocator"))
-        reconciler = Reconciler(asking := Asking(hooks), executor=self.executor, modes=lambda _: Mode.ENFORCE)
+        reconciler = Reconciler(asking := Asking(hooks), executor=self.executor, modes=lambda _: Mode.ENFORCE, metrics=Metrics("n"))
         assert asyncio.run(reconciler.run(snapshot, asking.learn(snapshot))).failed == 0
 
     def killed(self) -> None:
