@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from koord import seams
 from roles.koordlet.hooks.delivery import Delivery
@@ -20,20 +19,11 @@ LOOK_AGAIN = 30.0
 JITTER = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Pauses between attempts, in seconds."""
-
-    first: float
-    factor: float
-    cap: float
-    steps: int
-    """After so many attempts in a row the plugin stays off until the agent starts again."""
-
-    def pause(self, attempt: int) -> float:
-        """Before the attempt after the ``attempt``-th failure, without jitter."""
-        # beyond a hundred doublings only the cap counts
-        return float(min(self.first * self.factor ** min(attempt - 1, 100), self.cap, 3600.0 * 24))
+def pause_after(attempt: int, options: Options) -> float:
+    """Seconds before the attempt after the ``attempt``-th failure, without jitter."""
+    # beyond a hundred doublings only the cap counts
+    grown = options.runtime_hooks_nri_backoff_duration * options.runtime_hooks_nri_backoff_factor ** min(attempt - 1, 100)
+    return float(min(grown, options.runtime_hooks_nri_backoff_cap, 3600.0 * 24))
 
 
 class NRIRunner:
@@ -41,16 +31,7 @@ class NRIRunner:
 
     def __init__(self, options: Options, path: str, delivery: Callable[[], Delivery]) -> None:
         self._path = path
-        self._name = options.runtime_hooks_nri_plugin_name
-        self._index = options.runtime_hooks_nri_plugin_index
-        self._runtime = options.default_runtime_type
-        self._settled = options.runtime_hooks_nri_connect_timeout
-        self._backoff = Backoff(
-            options.runtime_hooks_nri_backoff_duration,
-            options.runtime_hooks_nri_backoff_factor,
-            options.runtime_hooks_nri_backoff_cap,
-            options.runtime_hooks_nri_backoff_steps,
-        )
+        self._options = options
         self._delivery = delivery
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -64,16 +45,16 @@ class NRIRunner:
             text = await self._serve(stopping)
             if stopping.is_set():
                 return
-            if asyncio.get_running_loop().time() - began >= self._settled:
+            if asyncio.get_running_loop().time() - began >= self._options.runtime_hooks_nri_connect_timeout:
                 attempt, complaint = 0, ""  # it was connected
             attempt += 1
             if text != complaint:
                 log.warning("NRI: %s; it is tried again", text)
             complaint = text
-            if attempt > self._backoff.steps:
+            if attempt > self._options.runtime_hooks_nri_backoff_steps:
                 log.error("NRI: given up after %d attempts", attempt)
                 return
-            seconds = self._backoff.pause(attempt)
+            seconds = pause_after(attempt, self._options)
             await pause(stopping, seconds * (1 + JITTER * seams.rng().random()))
 
     def _there(self) -> bool:
@@ -84,9 +65,11 @@ class NRIRunner:
         from roles.koordlet.nri.plugin import Plugin
         from roles.koordlet.nri.session import Session, SessionError
 
-        plugin = Plugin(self._delivery(), self._runtime)
+        options = self._options
+        name, index = options.runtime_hooks_nri_plugin_name, options.runtime_hooks_nri_plugin_index
+        plugin = Plugin(self._delivery(), options.default_runtime_type)
         try:
-            await Session(self._path, self._name, self._index, plugin.serve, plugin.prepare).run(stopping)
+            await Session(self._path, name, index, plugin.serve, plugin.prepare).run(stopping)
         except SessionError as error:
             return str(error)
         return "stopped"

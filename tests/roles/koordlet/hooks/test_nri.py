@@ -16,7 +16,8 @@ from koord.protocols import nri_pb2 as nri
 from roles.koordlet.nri.frames import MAX_FRAME, PLUGIN_STREAM, RUNTIME_STREAM, Decoder, FrameError, Message, Type, encode
 from roles.koordlet.nri.plugin import EVENTS as NRI_EVENTS
 from roles.koordlet.nri.plugin import event_mask
-from roles.koordlet.nri.runner import Backoff
+from roles.koordlet.nri.runner import pause_after
+from roles.koordlet.options import Options
 from tests.support import patience
 from tests.support.koordlet import Cluster, agent, run, until
 from tests.support.nri import PluginRefused, Runtime
@@ -356,5 +357,5 @@ def test_events_and_pauses() -> None:
     assert event_mask("") == event_mask("RunPodSandbox, RemovePodSandbox,CreateContainer,UpdateContainer")
     with pytest.raises(ValueError, match="accepted are RunPodSandbox"):
         event_mask("Sleep")
-    pauses = Backoff(1.0, 2.0, 5.0, 10)
-    assert [pauses.pause(n) for n in (1, 2, 3, 4, 500)] == [1, 2, 4, 5, 5]
+    options = Options(runtime_hooks_nri_backoff_cap=5.0)
+    assert [pause_after(n, options) for n in (1, 2, 3, 4, 500)] == [1, 2, 4, 5, 5]
