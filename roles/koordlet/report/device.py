@@ -12,7 +12,7 @@ from koord.api import names
 from koord.api.kinds import DEVICES
 from koord.api.quantity import QuantityError, format_binary, parse_milli
 from koord.api.times import format_time
-from roles.koordlet.report.topology import owner_reference
+from roles.koordlet.report.topology import merge_patch, owner_reference
 from roles.koordlet.sensing.gpu import GPUCard
 from roles.koordlet.sensing.rdma import RDMADevice
 from roles.koordlet.sensing.xpu import XPUDevice, XPUStatus, XPUTopology
@@ -222,21 +222,10 @@ def difference(existing: Object, wanted: Object, now: float) -> Object | None:
     annotations = _changes(metadata.get("annotations") or {}, wanted["metadata"]["annotations"], (names.ANNOTATION_DEVICE_GPU_PARTITIONS,))
     old = (existing.get("spec") or {}).get("devices") or []
     devices = stamp(wanted["spec"]["devices"], old, now)
-    patch: Object = {}
-    if labels:
-        patch.setdefault("metadata", {})["labels"] = labels
-    if annotations:
-        patch.setdefault("metadata", {})["annotations"] = annotations
-    if devices != old:
-        patch["spec"] = {"devices": devices}
-    if not patch:
-        return None
-    if metadata.get("resourceVersion"):
-        patch.setdefault("metadata", {})["resourceVersion"] = metadata["resourceVersion"]
-    return patch
+    return merge_patch(metadata, labels, annotations, {"spec": {"devices": devices}} if devices != old else {})
 
 
-def _changes(existing: dict[str, str], wanted: dict[str, str], managed: tuple[str, ...]) -> dict[str, str | None]:
-    out: dict[str, str | None] = {k: v for k, v in wanted.items() if existing.get(k) != v}
+def _changes(existing: dict[str, str], wanted: dict[str, str], managed: tuple[str, ...]) -> Object:
+    out: Object = {k: v for k, v in wanted.items() if existing.get(k) != v}
     out.update({k: None for k in managed if k in existing and k not in wanted})
     return out

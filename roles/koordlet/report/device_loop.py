@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koord import seams
 from koord.api.kinds import DEVICES
@@ -68,7 +68,7 @@ class DeviceLoop:
                 patch = difference(existing, wanted, now)
                 if patch is None:
                     return
-                await self._patch(patch)
+                await self._client.patch(DEVICES, self._state.node_name, patch)
             self._complaint = ""
         except (AlreadyExists, Conflict, NotFound):
             return  # the watch brings the newer object, the next round starts from it
@@ -76,6 +76,3 @@ class DeviceLoop:
             if str(error) != self._complaint:
                 log.error("Device %s cannot be written: %s", self._state.node_name, error)
             self._complaint = str(error)
-
-    async def _patch(self, patch: dict[str, Any]) -> None:
-        await self._client.patch(DEVICES, self._state.node_name, patch)

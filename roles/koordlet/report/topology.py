@@ -162,22 +162,26 @@ def difference(existing: Object, wanted: Wanted) -> Object | None:
     metadata = existing.get("metadata") or {}
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     changed = {k: v for k, v in wanted.annotations.items() if _parsed(annotations.get(k)) != _parsed(v)}
-    changed_labels = {k: v for k, v in wanted.labels.items() if labels.get(k) != v}
+    changed_labels: Object = {k: v for k, v in wanted.labels.items() if labels.get(k) != v}
     if not wanted.labels and names.LABEL_NODE_ENABLE_NUMA_RESERVATION in labels:
-        changed_labels[names.LABEL_NODE_ENABLE_NUMA_RESERVATION] = None  # type: ignore[assignment]
+        changed_labels[names.LABEL_NODE_ENABLE_NUMA_RESERVATION] = None
     zones = merge_zones(existing.get("zones") or [], wanted.zones)
-    patch: Object = {}
-    if changed:
-        patch.setdefault("metadata", {})["annotations"] = changed
-    if changed_labels:
-        patch.setdefault("metadata", {})["labels"] = changed_labels
+    fields: Object = {}
     if list(existing.get("topologyPolicies") or []) != wanted.policies:
-        patch["topologyPolicies"] = wanted.policies
+        fields["topologyPolicies"] = wanted.policies
     if zone_values(existing.get("zones") or []) != zone_values(zones):
-        patch["zones"] = zones
-    if not patch:
+        fields["zones"] = zones
+    return merge_patch(metadata, changed_labels, changed, fields)
+
+
+def merge_patch(metadata: Object, labels: Object, annotations: Object, fields: Object) -> Object | None:
+    """Of the changes those that there are, None for none; against the version that was read.
+
+    Fields may be lists: another writer's change between our read and this patch must not be lost.
+    """
+    changed: Object = {name: value for name, value in (("labels", labels), ("annotations", annotations)) if value}
+    if not changed and not fields:
         return None
     if metadata.get("resourceVersion"):
-        # zones are a list: another writer's change between our read and this patch must not be lost
-        patch.setdefault("metadata", {})["resourceVersion"] = metadata["resourceVersion"]
-    return patch
+        changed["resourceVersion"] = metadata["resourceVersion"]
+    return {"metadata": changed, **fields} if changed else fields

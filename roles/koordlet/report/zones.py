@@ -34,14 +34,10 @@ def numa_reserved(
     out: dict[str, int] = {}
     for name, bearers in zones.items():
         if name in capacity and name in allocatable and bearers > 0:
-            reserved = _milli(capacity[name]) - _milli(allocatable[name])
+            reserved = parse_milli(capacity[name]) - parse_milli(allocatable[name])
             if reserved > 0:
                 out[name] = -(-reserved // bearers)
     return out
-
-
-def _milli(quantity: str | int | float) -> int:
-    return parse_milli(quantity)
 
 
 def make_zones(topology: CPUTopology, numa: Sequence[NumaNode], reserved: Mapping[str, int]) -> list[Zone]:
