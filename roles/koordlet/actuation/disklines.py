@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 
 PREFIXES = ("blkio.", "io.")
+#: cgroup v2 has one file for all four limits.
 IO_MAX = "io.max"
 WEIGHT = "blkio.cost.weight"
-QOS = "blkio.cost.qos"
-MODEL = "blkio.cost.model"
+COST_QOS = "blkio.cost.qos"
+COST_MODEL = "blkio.cost.model"
 _DISK = re.compile(r"\d+:\d+\Z")
 #: io.max without any limit.
 _UNLIMITED = "rbps=max wbps=max riops=max wiops=max"
@@ -61,6 +62,6 @@ def without(resource: str, disk: str) -> str:
         return f"{disk} {_UNLIMITED}"
     if resource == WEIGHT:
         return f"{disk} default"
-    if resource == QOS:
+    if resource == COST_QOS:
         return f"{disk} enable=0"
-    return f"{disk} ctrl=auto" if resource == MODEL else f"{disk} 0"
+    return f"{disk} ctrl=auto" if resource == COST_MODEL else f"{disk} 0"

@@ -60,6 +60,13 @@ class Restored:
         more = [(len(self.theirs), "changed by others since and left"), (len(self.lost), "not found")]
         return ", ".join([counts, *(f"{count} {what}" for count, what in more if count), f"{len(self.failed)} failed"])
 
+    def refused(self, error: WriteError) -> None:
+        """A file that could not be read or written."""
+        if error.trouble is Trouble.GONE:
+            self.gone.append(error.path)
+        else:
+            self.failed.append(error)
+
     @property
     def lines(self) -> list[str]:
         """What an operator should know of single files, worst first."""
@@ -288,10 +295,7 @@ def _is_ours(entry: Entry, result: Restored) -> bool:
     try:
         back = compared(entry.undo, entry.resource, entry.value, entry.ours, kernel.read(entry.path))
     except WriteError as error:
-        if error.trouble is Trouble.GONE:
-            result.gone.append(entry.path)
-        else:
-            result.failed.append(error)
+        result.refused(error)
         return False
     _tell_theirs(entry, back.theirs, result)
     if not back.texts and not back.theirs:
@@ -368,9 +372,6 @@ def _other(entry: Entry, result: Restored, journal: Journal) -> None:
                     result.unchanged.append(entry.path)
                 return
     except WriteError as error:
-        if error.trouble is Trouble.GONE:
-            result.gone.append(entry.path)
-        else:
-            result.failed.append(error)
+        result.refused(error)
         return
     result.restored.append(entry.path)

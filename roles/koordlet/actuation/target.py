@@ -97,10 +97,9 @@ class Target:
     def merged_text(self) -> str | None:
         """What may be written on the way down; None to wait. Raises WriteError when the current value is no value."""
         try:
-            value = merged(self.write.merge, self.basis, self.text)
+            return merged(self.write.merge, self.basis, self.text)
         except ValueError as error:
             raise WriteError(Trouble.INVALID, self.path, f"holds {self.basis[:60]!r}: {error}") from None
-        return value
 
     def entry(self) -> Entry | None:
         """The journal line for this file; None when there is nothing to put back."""
@@ -187,7 +186,7 @@ def resolve(write: Write, host: HostState, *, raw: str | None = None) -> Target:
     """Check a write and read what stands there; ``raw`` is a text of the file itself to write as it is. Raises WriteError."""
     try:
         if write.kind is Kind.TRIGGER:
-            return _resolve_trigger(write, host)
+            return Target(write, *_encoded(write, host))
         return _resolve_cgroup(write, host, raw) if write.kind is Kind.CGROUP else _resolve_file(write, host, raw)
     except ResourceUnsupportedError as error:
         raise WriteError(Trouble.UNSUPPORTED, write.target, str(error)) from None
@@ -200,17 +199,10 @@ def resolve(write: Write, host: HostState, *, raw: str | None = None) -> Target:
 
 
 def _resolve_cgroup(write: Write, host: HostState, raw: str | None) -> Target:
-    cgroups = host.cgroups
-    if not cgroups.supported(write.resource, write.target):
-        raise WriteError(Trouble.UNSUPPORTED, f"{write.target}/{write.resource}", "is not offered by this kernel")
-    path = cgroups.file(write.resource, write.target)
-    try:
-        text = cgroups.spec(write.resource).encode(write.value) if raw is None else raw
-    except ValueError as error:
-        raise WriteError(Trouble.INVALID, path, str(error)) from None
+    path, text = _encoded(write, host, raw)
     current = host.files.read_fresh(path).decode("utf-8", "replace").rstrip("\n")
     basis = current
-    if cgroups.v2:
+    if host.cgroups.v2:
         text = _whole_cpu_max(write.resource, text, current) if raw is None else raw
         if write.resource == "cpuset.cpus" and not current.strip():
             basis = _effective_cpus(write.target, host)
@@ -222,13 +214,14 @@ def _resolve_cgroup(write: Write, host: HostState, raw: str | None) -> Target:
     return Target(write, path, text, current, basis, native=native, answered=answered, kubelet=kubelet or "")
 
 
-def _resolve_trigger(write: Write, host: HostState) -> Target:
+def _encoded(write: Write, host: HostState, raw: str | None = None) -> tuple[str, str]:
+    """Path of a cgroup file, and what would be written to it."""
     cgroups = host.cgroups
     if not cgroups.supported(write.resource, write.target):
         raise WriteError(Trouble.UNSUPPORTED, f"{write.target}/{write.resource}", "is not offered by this kernel")
     path = cgroups.file(write.resource, write.target)
     try:
-        return Target(write, path, cgroups.spec(write.resource).encode(write.value))
+        return path, cgroups.spec(write.resource).encode(write.value) if raw is None else raw
     except ValueError as error:
         raise WriteError(Trouble.INVALID, path, str(error)) from None
 

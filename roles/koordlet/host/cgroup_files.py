@@ -193,86 +193,87 @@ class CgroupResource:
     v2: FileSpec | None
 
 
-def _row(name: str, v1: FileSpec | None, v2: FileSpec | None) -> CgroupResource:
-    return CgroupResource(name, v1, v2)
-
-
-def _both(name: str, subsystem: str, v1_check: Check, v2_check: Check, validate: Validator | None = None) -> CgroupResource:
-    """A file of one name in both versions."""
-    return CgroupResource(name, FileSpec(subsystem, name, v1_check, validate), FileSpec(subsystem, name, v2_check, validate))
-
-
 _A, _K, _F, _R = Check.ALWAYS, Check.KUBEPODS, Check.TARGET, Check.ROOT
 _ANY_SIZE = in_range(0, MAX_INT64)
 _FLAG = in_range(0, 1)
 
+
+def _both(name: str, subsystem: str, v1_check: Check, v2_check: Check, validate: Validator | None = None) -> CgroupResource:
+    """A file of one name in both versions."""
+    return _renamed(name, subsystem, name, v1_check, v2_check, validate)
+
+
+def _renamed(
+    name: str,
+    subsystem: str,
+    v2: str,
+    v1_check: Check = _A,
+    v2_check: Check = _A,
+    validate: Validator | None = None,
+    convert: Converter | None = None,
+) -> CgroupResource:
+    """A file that v2 calls otherwise; ``convert`` is for v2 alone."""
+    return CgroupResource(name, FileSpec(subsystem, name, v1_check, validate), FileSpec(subsystem, v2, v2_check, validate, convert))
+
+
+def _only_v2(name: str, subsystem: str, check: Check = _A, validate: Validator | None = None) -> CgroupResource:
+    return CgroupResource(name, None, FileSpec(subsystem, name, check, validate))
+
+
 ROWS: tuple[CgroupResource, ...] = (
     _both("cpu.stat", "cpu", _A, _A),
-    _row(
+    CgroupResource(
         "cpu.shares",
         FileSpec("cpu", "cpu.shares", _A, in_range(MIN_SHARES, MAX_SHARES)),
         FileSpec("cpu", "cpu.weight", _A, in_range(MIN_WEIGHT, MAX_WEIGHT), _weight_text),
     ),
-    _row("cpu.cfs_quota_us", FileSpec("cpu", "cpu.cfs_quota_us"), FileSpec("cpu", "cpu.max", convert=_minus_one_is_max)),
-    _row("cpu.cfs_period_us", FileSpec("cpu", "cpu.cfs_period_us"), FileSpec("cpu", "cpu.max", convert=_minus_one_is_max)),
-    _row(
+    _renamed("cpu.cfs_quota_us", "cpu", "cpu.max", convert=_minus_one_is_max),
+    _renamed("cpu.cfs_period_us", "cpu", "cpu.max", convert=_minus_one_is_max),
+    CgroupResource(
         "cpu.cfs_burst_us",
         FileSpec("cpu", "cpu.cfs_burst_us", _F, in_range(0, 100_000_000)),
         FileSpec("cpu", "cpu.max.burst", _K, _ANY_SIZE),
     ),
     _both("cpu.bvt_warp_ns", "cpu", _F, _F, in_range(-1, 2)),
     _both("cpu.idle", "cpu", _K, _K, _FLAG),
-    _row("tasks", FileSpec("cpu", "tasks"), FileSpec("cpu", "cgroup.threads")),
+    _renamed("tasks", "cpu", "cgroup.threads"),
     _both("cgroup.procs", "cpu", _A, _A),
     _both("cpuset.cpus", "cpuset", _A, _A, cpu_list),
-    _row("cpuset.cpus.effective", None, FileSpec("cpuset", "cpuset.cpus.effective")),
-    _row("cpuacct.stat", FileSpec("cpuacct", "cpuacct.stat"), FileSpec("cpuacct", "cpu.stat")),
-    _row("cpuacct.usage", FileSpec("cpuacct", "cpuacct.usage"), FileSpec("cpuacct", "cpu.stat")),
+    _only_v2("cpuset.cpus.effective", "cpuset"),
+    _renamed("cpuacct.stat", "cpuacct", "cpu.stat"),
+    _renamed("cpuacct.usage", "cpuacct", "cpu.stat"),
     _both("cpu.pressure", "cpuacct", _K, _K),
     _both("memory.pressure", "cpuacct", _K, _K),
     _both("io.pressure", "cpuacct", _K, _K),
-    _row(
-        "memory.limit_in_bytes",
-        FileSpec("memory", "memory.limit_in_bytes"),
-        FileSpec("memory", "memory.max", convert=_minus_one_is_max),
-    ),
-    _row("memory.usage_in_bytes", FileSpec("memory", "memory.usage_in_bytes"), FileSpec("memory", "memory.current")),
+    _renamed("memory.limit_in_bytes", "memory", "memory.max", convert=_minus_one_is_max),
+    _renamed("memory.usage_in_bytes", "memory", "memory.current"),
     _both("memory.stat", "memory", _A, _A),
-    _row("memory.events", FileSpec("memory", "memory.oom_control"), FileSpec("memory", "memory.events")),
+    CgroupResource("memory.events", FileSpec("memory", "memory.oom_control"), FileSpec("memory", "memory.events")),
     _both("memory.numa_stat", "memory", _A, _A),
     _both("memory.min", "memory", _K, _A, _ANY_SIZE),
     _both("memory.low", "memory", _K, _A, _ANY_SIZE),
     _both("memory.high", "memory", _K, _A, _ANY_SIZE),
-    _row("memory.reclaim", None, FileSpec("memory", "memory.reclaim", _F, _ANY_SIZE)),
+    _only_v2("memory.reclaim", "memory", _F, _ANY_SIZE),
     _both("memory.wmark_ratio", "memory", _K, _F, in_range(0, 100)),
     _both("memory.wmark_scale_factor", "memory", _K, _F, in_range(1, 1000)),
     _both("memory.wmark_min_adj", "memory", _K, _F, in_range(-25, 50)),
     _both("memory.priority", "memory", _K, _F, in_range(0, 12)),
     _both("memory.use_priority_oom", "memory", _K, _F, _FLAG),
     _both("memory.oom.group", "memory", _K, _F, _FLAG),
-    _row("memory.idle_page_stats", FileSpec("memory", "memory.idle_page_stats", _K), None),
-    _row("memory.pagecache_limit.enable", None, FileSpec("memory", "memory.pagecache_limit.enable", _F, _FLAG)),
-    _row("memory.pagecache_limit.sync", None, FileSpec("memory", "memory.pagecache_limit.sync", _F, _FLAG)),
-    _row("memory.pagecache_limit.size", None, FileSpec("memory", "memory.pagecache_limit.size", _F, _ANY_SIZE)),
+    CgroupResource("memory.idle_page_stats", FileSpec("memory", "memory.idle_page_stats", _K), None),
+    _only_v2("memory.pagecache_limit.enable", "memory", _F, _FLAG),
+    _only_v2("memory.pagecache_limit.sync", "memory", _F, _FLAG),
+    _only_v2("memory.pagecache_limit.size", "memory", _F, _ANY_SIZE),
     *(
-        _row(
-            f"blkio.throttle.{way}_{unit}_device",
-            FileSpec("blkio", f"blkio.throttle.{way}_{unit}_device", _K, _device_number(0, MAX_INT64)),
-            None,
-        )
-        for way in ("read", "write")
-        for unit in ("iops", "bps")
+        CgroupResource(name, FileSpec("blkio", name, _K, _device_number(0, MAX_INT64)), None)
+        for name in (f"blkio.throttle.{way}_{unit}_device" for way in ("read", "write") for unit in ("iops", "bps"))
     ),
-    _row("blkio.throttle.io_service_bytes", FileSpec("blkio", "blkio.throttle.io_service_bytes"), FileSpec("blkio", "io.stat")),
-    _row("io.max", None, FileSpec("blkio", "io.max", _F, _io_max)),
-    _row(
-        "blkio.cost.weight",
-        FileSpec("blkio", "blkio.cost.weight", _K, _device_number(1, 100)),
-        FileSpec("blkio", "io.weight", _F, _device_number(1, 100)),
-    ),
-    _row("blkio.cost.qos", FileSpec("blkio", "blkio.cost.qos", _R, _cost_qos), FileSpec("blkio", "io.cost.qos", _R, _cost_qos)),
-    _row("blkio.cost.model", FileSpec("blkio", "blkio.cost.model", _R, _cost_model), FileSpec("blkio", "io.cost.model", _R, _cost_model)),
-    _row(
+    _renamed("blkio.throttle.io_service_bytes", "blkio", "io.stat"),
+    _only_v2("io.max", "blkio", _F, _io_max),
+    _renamed("blkio.cost.weight", "blkio", "io.weight", _K, _F, _device_number(1, 100)),
+    _renamed("blkio.cost.qos", "blkio", "io.cost.qos", _R, _R, _cost_qos),
+    _renamed("blkio.cost.model", "blkio", "io.cost.model", _R, _R, _cost_model),
+    CgroupResource(
         "net_cls.classid",
         FileSpec("net_cls", "net_cls.classid", _K, _classid, v1_layout=True),
         FileSpec("net_cls", "net_cls.classid", _K, _classid, v1_layout=True),

@@ -23,13 +23,13 @@ from koord.api.names import ANNOTATION_BLKIO_QOS
 from koord.api.objects import convert
 from koord.api.qos import QoSClass
 from koord.decisions.record import Record, Subject
-from roles.koordlet.actuation.disklines import by_disk
+from roles.koordlet.actuation.disklines import COST_MODEL, COST_QOS, IO_MAX, WEIGHT, by_disk
 from roles.koordlet.actuation.writes import NODE, About, Batch, Write, sequence
 from roles.koordlet.host.cgroup import BESTEFFORT
 from roles.koordlet.host.errors import CgroupGoneError, HostError
 from roles.koordlet.host.storage import LocalStorage
 from roles.koordlet.qos import view
-from roles.koordlet.qos.blkio_lines import COST_MODEL, COST_QOS, IO_MAX, THROTTLES, UNLIMITED, WEIGHT, group_lines, root_lines, root_off
+from roles.koordlet.qos.blkio_lines import THROTTLES, UNLIMITED, group_lines, root_lines, root_off
 from roles.koordlet.qos.outcome import Outcome, Strategy
 from roles.koordlet.states.model import HostState, PodState, Snapshot
 from roles.koordlet.states.slo import SLO, BlkIOQOS, BlockCfg, IOCfg

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from roles.koordlet.actuation.disklines import COST_MODEL, COST_QOS, IO_MAX, WEIGHT
 from roles.koordlet.states.slo import IOCfg
 
 THROTTLES = (
@@ -11,11 +12,6 @@ THROTTLES = (
     "blkio.throttle.write_bps_device",
 )
 _, READ_BPS, _, WRITE_BPS = THROTTLES
-#: cgroup v2 has one file for all four.
-IO_MAX = "io.max"
-WEIGHT = "blkio.cost.weight"
-COST_QOS = "blkio.cost.qos"
-COST_MODEL = "blkio.cost.model"
 
 DEFAULT_WEIGHT = 100
 DEFAULT_LATENCY_PERCENT = 95

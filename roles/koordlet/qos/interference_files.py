@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from roles.koordlet.actuation.disklines import by_disk
+from roles.koordlet.actuation.disklines import IO_MAX, by_disk
 from roles.koordlet.actuation.writes import About, Batch, Hold, Write, sequence
 from roles.koordlet.host import parse
 from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, MIN_SHARES, quota_of
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.qos import view
-from roles.koordlet.qos.blkio_lines import IO_MAX, READ_BPS, WRITE_BPS
+from roles.koordlet.qos.blkio_lines import READ_BPS, WRITE_BPS
 from roles.koordlet.states.model import HostState, PodState, Snapshot
 from roles.koordlet.states.slo import SLO, InterferenceStrategy
 from roles.koordlet.store import kinds
