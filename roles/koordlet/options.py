@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from typing import Any
 
 from koord.process.flags import Duration, flag, gates_option, parse_host_port
 from roles.koordlet.host.root import PATH_FLAGS, HostRoot
@@ -216,54 +217,59 @@ def parse_modes(text: str) -> dict[str, str]:
     return out
 
 
+#: What flags accept whose type does not say it.
+_CHOICES = {
+    "mode": MODES,
+    "guard-action": ("release", "hold"),
+    "runtime-hooks-failure-policy": FAILURE_POLICIES,
+    "runtime-hooks-plugin-failure-policy": FAILURE_POLICIES,
+    "runtime-hooks-network": ("unix", "tcp"),
+}
+_POSITIVE = (
+    "guard-timeout",
+    "collect-sys-metric-outdated-interval",
+    "collect-node-cpu-info-interval",
+    "kubelet-sync-timeout",
+    "prediction-training-interval",
+    "pressure-tick-distance",
+    "runtime-hooks-reconcile-interval",
+    "runtime-hooks-nri-backoff-duration",
+    "prediction-cpu-histogram-decay-halflife",
+    "prediction-memory-histogram-decay-halflife",
+)
+
+
 def check(options: Options) -> None:
     """What a single flag's type cannot say. Raises :class:`OptionError`."""
+
+    def value(name: str) -> Any:
+        return getattr(options, name.replace("-", "_"))
+
     if not options.node_name and not (options.restore or options.guard):  # the journal is the machine's, whatever its Node is called
         raise OptionError("node-name", "the name of this node is needed: set the environment variable NODE_NAME or this flag")
-    if options.mode not in MODES:
-        raise OptionError("mode", f"{options.mode!r} is not one of {', '.join(MODES)}")
-    parse_modes(options.strategy_modes)
+    for name, accepted in _CHOICES.items():
+        if value(name) not in accepted:
+            raise OptionError(name, f"{value(name)!r} is not one of {', '.join(accepted)}")
+    modes = parse_modes(options.strategy_modes)
     if options.guard and (options.restore or options.observe_only):
         raise OptionError("guard", "cannot be had with --restore or --observe-only")
-    if options.guard_action not in ("release", "hold"):
-        raise OptionError("guard-action", f"{options.guard_action!r} is not one of release, hold")
     if not 1 <= options.guard_cpu_percent <= _WHOLE:
         raise OptionError("guard-cpu-percent", f"{options.guard_cpu_percent} is no share: 1 to {_WHOLE}")
-    if options.guard_timeout <= 0:
-        raise OptionError("guard-timeout", "must be positive")
     if options.clean and not options.restore:
         raise OptionError("clean", "requires --restore: it removes only files that restoring no longer needs")
     if options.observe_only and options.restore:
         raise OptionError("observe-only", "cannot be had with --restore, which writes")
-    if options.observe_only and (enforced := [n for n, mode in parse_modes(options.strategy_modes).items() if mode == "enforce"]):
+    if options.observe_only and (enforced := [name for name, mode in modes.items() if mode == "enforce"]):
         raise OptionError("observe-only", f"cannot be had with --strategy-modes that enforce: {', '.join(enforced)}")
-    for name in ("runtime-hooks-failure-policy", "runtime-hooks-plugin-failure-policy"):
-        value = getattr(options, name.replace("-", "_"))
-        if value not in FAILURE_POLICIES:
-            raise OptionError(name, f"{value!r} is not one of {', '.join(FAILURE_POLICIES)}")
-    if options.runtime_hooks_network not in ("unix", "tcp"):
-        raise OptionError("runtime-hooks-network", f"{options.runtime_hooks_network!r} is not one of unix, tcp")
     if not 0 <= options.kubelet_read_only_port <= _MAX_PORT:
         raise OptionError("kubelet-read-only-port", f"{options.kubelet_read_only_port} is no port: 0 to {_MAX_PORT}")
     for name in ("addr", "pprof-addr"):
         try:
-            parse_host_port(getattr(options, name.replace("-", "_")))
+            parse_host_port(value(name))
         except ValueError as error:
             raise OptionError(name, str(error)) from None
-    positive = (
-        "collect-sys-metric-outdated-interval",
-        "collect-node-cpu-info-interval",
-        "kubelet-sync-timeout",
-        "prediction-training-interval",
-        "pressure-tick-distance",
-        "runtime-hooks-reconcile-interval",
-        "runtime-hooks-nri-backoff-duration",
-    )
-    for name in positive:
-        if getattr(options, name.replace("-", "_")) <= 0:
-            raise OptionError(name, "must be positive")
-    for name in ("prediction-cpu-histogram-decay-halflife", "prediction-memory-histogram-decay-halflife"):
-        if getattr(options, name.replace("-", "_")) <= 0:
+    for name in _POSITIVE:
+        if value(name) <= 0:
             raise OptionError(name, "must be positive")
 
 
