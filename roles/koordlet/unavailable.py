@@ -5,7 +5,7 @@ A gate that is accepted and does nothing would be taken for a feature at work. W
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from koord.api.times import format_time
@@ -20,45 +20,27 @@ _LONGEST = 32_768
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One thing: how it is switched on, by which gate or flag, and what is therefore missing on this node."""
+    """A gate, and what is missing on this node although it is on; ``observing``: with ``--observe-only`` alone."""
 
-    by: str
+    gate: str
     missing: str
-    when: Callable[[Options, Gate, HostRoot], bool]
-    where: str = "in this version"
-
-
-def _gate(name: str, missing: str) -> Asked:
-    return Asked(f"feature gate {name}", missing, lambda _, gate, __: gate(name))
+    observing: bool = True
 
 
 ROWS: tuple[Asked, ...] = (
-    _gate("Libpfm4", "the CPI collector names its counters itself and always groups them"),
-    Asked(
-        "feature gate PodResourcesProxy",
-        "the proxy's socket is not made",
-        lambda options, gate, _: options.observe_only and gate("PodResourcesProxy"),
-        "with --observe-only",
-    ),
-    Asked(
-        "feature gate DRAPlugin",
-        "no claims are prepared",
-        lambda options, gate, _: options.observe_only and gate("DRAPlugin"),
-        "with --observe-only",
-    ),
-    Asked(
-        "feature gate AuditEvents",
-        "nothing is changed, so there is nothing to audit",
-        lambda options, gate, _: options.observe_only and gate("AuditEvents"),
-        "with --observe-only",
-    ),
+    Asked("Libpfm4", "the CPI collector names its counters itself and always groups them", observing=False),
+    Asked("PodResourcesProxy", "the proxy's socket is not made"),
+    Asked("DRAPlugin", "no claims are prepared"),
+    Asked("AuditEvents", "nothing is changed, so there is nothing to audit"),
 )
 
 
 def unavailable(options: Options, gate: Gate, root: HostRoot) -> list[str]:
     """One sentence for each thing that is asked for and not there."""
-    told = [f"{row.by} is not available {row.where}: {row.missing}" for row in ROWS if row.when(options, gate, root)]
-    return told + [f"feature gate {name} is not available on this machine: {why}" for name, why in blocked(gate, root).items()]
+    asked = [row for row in ROWS if gate(row.gate) and (options.observe_only or not row.observing)]
+    lacks = [(row.gate, "with --observe-only" if row.observing else "in this version", row.missing) for row in asked]
+    lacks += [(name, "on this machine", why) for name, why in blocked(gate, root).items()]
+    return [f"feature gate {name} is not available {where}: {why}" for name, where, why in lacks]
 
 
 def condition(lacks: Mapping[str, str], now: float) -> dict[str, str]:
