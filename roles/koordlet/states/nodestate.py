@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from koord.api.kinds import NODEMETRICS, NODERESOURCETOPOLOGIES, NODES, NODESLOS
+from koord.api.kinds import NODEMETRICS, NODERESOURCETOPOLOGIES, NODES, NODESLOS, Kind
 from koord.api.names import RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY, RESOURCE_MID_CPU, RESOURCE_MID_MEMORY
 from koord.api.objects import Node
 from koord.api.quantity import QuantityError, parse_value
@@ -18,6 +19,7 @@ from roles.koordlet.states.slo import SLO, effective_slo
 
 if TYPE_CHECKING:
     from koord.kube.informers import InformerFactory
+    from koord.kube.store import Informer
 
 log = logging.getLogger(__name__)
 
@@ -63,19 +65,32 @@ class NodeState:
         self._merged: tuple[dict[str, Any], TopologyState | None, TopologyState] | None = None
         self._slo_spec: dict[str, Any] | None = None
         self._metric_spec: dict[str, Any] | None = None
-        mine = f"metadata.name={node_name}"
-        self._nodes = informers.informer(NODES, Node, field_selector=mine)
-        self._slos = informers.informer(NODESLOS, dict, field_selector=mine, optional=True)
-        self._node_metrics = informers.informer(NODEMETRICS, dict, field_selector=mine, optional=True)
-        self._topologies = informers.informer(NODERESOURCETOPOLOGIES, dict, field_selector=mine, optional=True)
-        self._nodes.add_handler(on_add=self._on_node, on_update=lambda _, new: self._on_node(new))
-        self._slos.add_handler(on_add=self._on_slo, on_update=lambda _, new: self._on_slo(new))
-        self._node_metrics.add_handler(
-            on_add=self._on_node_metric, on_update=lambda _, new: self._on_node_metric(new), on_delete=self._on_node_metric_gone
-        )
-        self._topologies.add_handler(
-            on_add=self._on_topology, on_update=lambda _, new: self._on_topology(new), on_delete=self._on_topology_gone
-        )
+        self._nodes = self._follow(informers, NODES, Node, self._on_node, optional=False)
+        self._slos = self._follow(informers, NODESLOS, dict, self._on_slo)
+        self._node_metrics = self._follow(informers, NODEMETRICS, dict, self._on_node_metric, self._on_node_metric_gone)
+        self._topologies = self._follow(informers, NODERESOURCETOPOLOGIES, dict, self._on_topology, self._on_topology_gone)
+
+    def _follow(
+        self,
+        informers: InformerFactory,
+        kind: Kind,
+        model: type[Any],
+        seen: Callable[[Any], None],
+        gone: Callable[[Any], None] = lambda obj: None,
+        *,
+        optional: bool = True,
+    ) -> Informer[Any]:
+        """Follow the one object of a kind that has this node's name."""
+
+        def mine(handle: Callable[[Any], None], obj: Any) -> None:
+            # a server that does not know the field selector sends all objects; only ours may count
+            name = obj["metadata"].get("name") if isinstance(obj, dict) else obj.metadata.name
+            if name == self.node_name:
+                handle(obj)
+
+        informer = informers.informer(kind, model, field_selector=f"metadata.name={self.node_name}", optional=optional)
+        informer.add_handler(on_add=partial(mine, seen), on_update=lambda _, new: mine(seen, new), on_delete=partial(mine, gone))
+        return informer
 
     @property
     def lists_synced(self) -> bool:
@@ -104,13 +119,7 @@ class NodeState:
             self._merged = (self.nrt, local, TopologyState(annotations, {**own.labels, **(metadata.get("labels") or {})}))
         return self._merged[2]
 
-    def _mine(self, name: str | None) -> bool:
-        # a server that does not know the field selector sends all objects; only ours may count
-        return name == self.node_name
-
     def _on_node(self, node: Node) -> None:
-        if not self._mine(node.metadata.name):
-            return
         before, self.node = self.node, node
         self._metrics.node_known = True
         self._allocatable_gauges(node)
@@ -130,8 +139,6 @@ class NodeState:
             self._metrics.node_allocatable.set(value, name, unit)
 
     def _on_slo(self, obj: dict[str, Any]) -> None:
-        if not self._mine(obj["metadata"].get("name")):
-            return
         spec = obj.get("spec") or {}
         if self.slo is not None and spec == self._slo_spec:
             return
@@ -142,8 +149,6 @@ class NodeState:
         self._callbacks.emit(StateKind.NODE_SLO)
 
     def _on_node_metric(self, obj: dict[str, Any]) -> None:
-        if not self._mine(obj["metadata"].get("name")):
-            return
         self.has_node_metric = True
         spec = obj.get("spec") or {}
         if spec == self._metric_spec:
@@ -155,19 +160,16 @@ class NodeState:
             log.error("%s; the last good policy stays", error)
 
     def _on_node_metric_gone(self, obj: dict[str, Any]) -> None:
-        if self._mine(obj["metadata"].get("name")):
-            self.has_node_metric = False
-            self._metric_spec = None
+        self.has_node_metric = False
+        self._metric_spec = None
 
     def _on_topology(self, obj: dict[str, Any]) -> None:
-        if self._mine(obj["metadata"].get("name")):
-            self.nrt = obj
-            if self.local_topology is None or not self._publishes:
-                self._callbacks.emit(StateKind.NODE_TOPOLOGY)
+        self.nrt = obj
+        if self.local_topology is None or not self._publishes:
+            self._callbacks.emit(StateKind.NODE_TOPOLOGY)
 
     def _on_topology_gone(self, obj: dict[str, Any]) -> None:
-        if self._mine(obj["metadata"].get("name")):
-            self.nrt, self.gone_nrt = None, obj["metadata"]["uid"]
+        self.nrt, self.gone_nrt = None, obj["metadata"]["uid"]
 
     def publish_topology(self, state: TopologyState) -> None:
         """Keep what was computed for local consumers, and tell them when it changed."""
