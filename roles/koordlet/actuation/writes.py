@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Merge(StrEnum):
@@ -61,6 +62,11 @@ class About:
     name: str = ""
     container: str = ""
     uid: str = ""
+
+    @classmethod
+    def of(cls, pod: Any, container: str = "") -> About:
+        """A pod, or a container of it: whatever has its namespace, name and uid."""
+        return cls("pod", pod.namespace, pod.name, container, pod.uid)
 
 
 NODE = About()

@@ -18,6 +18,8 @@ from roles.koordlet.states.allocation import requested
 from roles.koordlet.states.model import PodState, Snapshot
 from roles.koordlet.store import kinds
 
+#: Of a resource, by pod; None where it is not known.
+Amount = Callable[[PodState], int | None]
 #: A pod that leaves within so many seconds (the usual grace) is waited for, and one that should have left so many seconds ago is not.
 ENDING_WITHIN = OVERDUE_AFTER = 30.0
 
@@ -137,13 +139,12 @@ def order_by_memory(snapshot: Snapshot, pods: Iterable[PodState]) -> list[PodSta
     return sorted([*(pod for pod, _ in measured), *unmeasured], key=_rank)
 
 
-def opted_in(
-    snapshot: Snapshot, gate: str, threshold: int, amount: Callable[[PodState], int | None], measured: Callable[[PodState], int | None]
-) -> list[PodState]:
+def opted_in(snapshot: Snapshot, gate: str, threshold: int, measured: Amount, amount: Amount | None = None) -> list[PodState]:
     """Pods of any class that allow eviction by label and have at most the threshold's priority value, in order of eviction.
 
-    ``measured`` must know the pod (a pod without a usage sample is never taken); ``amount`` is what a larger value of comes first.
+    ``measured`` must know the pod (a pod without a usage sample is never taken). Who has more of that, or of ``amount``, comes first.
     """
+    of = amount or measured
     pods = [
         p
         for p in snapshot.pods
@@ -153,7 +154,7 @@ def opted_in(
         and may_evict(p, gate)
         and measured(p) is not None
     ]
-    ordered = sorted(pods, key=lambda p: (eviction_priority(p), priority_value(p), label_priority(p), -(amount(p) or 0)))
+    ordered = sorted(pods, key=lambda p: (eviction_priority(p), priority_value(p), label_priority(p), -(of(p) or 0)))
     return easiest_first(snapshot, ordered, gate)
 
 

@@ -36,7 +36,7 @@ class OOMScoreAdj(Hook[None]):
                 if score is None:
                     continue
                 pod = container.pod
-                about = About("pod", pod.namespace, pod.name, container.name, pod.uid)
+                about = About.of(pod, container.name)
                 for pid in view.ids(snapshot.host, "cgroup.procs", container.cgroup_dir):
                     path = snapshot.host.root.proc_path(str(pid), "oom_score_adj")
                     if os.path.exists(path):  # processes end at any time

@@ -157,7 +157,7 @@ class Resctrl(Hook[CacheRule]):
         yield from self._removals(snapshot, wanted)
 
     def _group(self, host: HostState, pod: PodContext, rule: CacheRule) -> Iterator[Write]:
-        about = About("pod", pod.namespace, pod.name, "", pod.uid)
+        about = About.of(pod)
         path = host.root.resctrl_path(f"{PREFIX}{pod.uid}")
         try:
             config, there = parse_resctrl(pod.annotations) or ResctrlConfig(), os.path.isdir(path)

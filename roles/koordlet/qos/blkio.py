@@ -127,12 +127,7 @@ class BlkIOReconcile(Strategy[BlkIOState]):
     """See the module."""
 
     name: ClassVar[str] = "BlkIOReconcile"
-    gates: ClassVar[tuple[str, ...]] = ("BlkIOReconcile",)
     features: ClassVar[tuple[str, ...]] = ("KA-BLK-01",)
-
-    @property
-    def interval(self) -> float:
-        return self.options.reconcile_interval_seconds
 
     def initial(self) -> BlkIOState:
         return BlkIOState()
@@ -171,7 +166,7 @@ class BlkIOReconcile(Strategy[BlkIOState]):
             if not asks and not (_formerly(snapshot, pod) if state.configured is None else pod.uid in state.configured):
                 continue
             configured.add(pod.uid)
-            about = About("pod", pod.namespace, pod.name, "", pod.uid)
+            about = About.of(pod)
             if pod.phase == "Running" and (_asks(pod) or _limited(snapshot, pod.cgroup_dir)):
                 attempt(about, lambda pod=pod, about=about: self._group(snapshot, pod.cgroup_dir, _own(pod), pod, about))  # type: ignore[misc]
             if v1:

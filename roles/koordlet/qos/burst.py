@@ -127,12 +127,7 @@ class CPUBurst(Strategy[BurstState]):
     """See the module."""
 
     name: ClassVar[str] = "CPUBurst"
-    gates: ClassVar[tuple[str, ...]] = ("CPUBurst",)
     features: ClassVar[tuple[str, ...]] = ("KA-BST-01", "KA-BST-02")
-
-    @property
-    def interval(self) -> float:
-        return self.options.reconcile_interval_seconds
 
     def initial(self) -> BurstState:
         return BurstState()
@@ -289,7 +284,7 @@ class _Pod:
             else:
                 # some v1 kernels take more than the quota, others refuse it
                 fallback = str(quota)
-        return Write("cpu.cfs_burst_us", directory, str(value), about=self._about(container), reason="CPUBurst", fallback=fallback)
+        return Write(BURST, directory, str(value), about=About.of(self.pod, container), reason="CPUBurst", fallback=fallback)
 
     def _written(self, write: Write) -> bool:
         """Whether the burst file says so already, or there is none."""
@@ -300,12 +295,11 @@ class _Pod:
 
     def _quota(self, container: ContainerState, allowed: bool) -> Batch | None:
         current = self.quotas[container.id]
-        if current is None or self.strategy.unset_quota(self.bound) or self.snapshot.holder("cpu.cfs_quota_us", container.cgroup_dir):
+        if current is None or self.strategy.unset_quota(self.bound) or self.snapshot.holder(QUOTA, container.cgroup_dir):
             return None
         directory = container.cgroup_dir
-        if container.asked is not None and current == milli_to_quota(
-            limit_milli(container, asked=True), view.cpu_period(self.snapshot.host, directory)
-        ):
+        asked = milli_to_quota(limit_milli(container, asked=True), view.cpu_period(self.snapshot.host, directory))
+        if container.asked is not None and current == asked:
             return None  # the kubelet has resized it, and has not told the API server yet
         base = self._base(limit_milli(container), directory)
         throttled = self.snapshot.metrics.last(kinds.CONTAINER_CPU_THROTTLED, container_id=container.id)
@@ -321,17 +315,14 @@ class _Pod:
             return None
         delta = target - current
         self.quotas[container.id] = target
-        writes = [
-            Write("cpu.cfs_quota_us", container.cgroup_dir, str(target), cached=False, about=self._about(container.name), reason="CPUBurst")
-        ]
+        about = About.of(self.pod, container.name)
+        writes = [Write(QUOTA, directory, str(target), cached=False, about=about, reason="CPUBurst")]
         keeps = self._keeps_pod()
         if self.pod_quota is not None and self.pod_quota > 0 and current > 0 and (keeps or self.bursting):
             own = self._pod_own() if keeps else None
             # a pod's quota that was changed before may since be the kubelet's again, or hold the burst of a container that is gone
             self.pod_quota = max(self.pod_quota + delta, self._awaited()) if own is None else own
-            pod = Write(
-                "cpu.cfs_quota_us", self.pod.cgroup_dir, str(self.pod_quota), cached=False, about=self._about(""), reason="CPUBurst"
-            )
+            pod = Write(QUOTA, self.pod.cgroup_dir, str(self.pod_quota), cached=False, about=About.of(self.pod), reason="CPUBurst")
             writes = [pod, *writes] if delta > 0 else [*writes, pod]
         self._record(container, what, current, target, base, throttled)
         return sequence(*writes, stop_on_error=True)
@@ -373,12 +364,9 @@ class _Pod:
             return None
         self.pod_quota = wanted
         self._record(None, RESET, current, wanted, wanted, None)
-        return sequence(Write(QUOTA, directory, str(wanted), cached=False, about=self._about(""), reason="CPUBurst"))
+        return sequence(Write(QUOTA, directory, str(wanted), cached=False, about=About.of(self.pod), reason="CPUBurst"))
 
     # -- records -------------------------------------------------------------------------------------------------------------
-
-    def _about(self, container: str) -> About:
-        return About("pod", self.pod.namespace, self.pod.name, container, self.pod.uid)
 
     def _sample(self, family: str, value: int, container: ContainerState) -> None:
         self.samples.append(Sample(family, value, (self.pod.namespace, self.pod.name, container.id, container.name)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from koord.api import names
@@ -14,7 +15,7 @@ from roles.koordlet.eviction.victims import be_pods, cpu_used, easiest_first, op
 from roles.koordlet.qos.allowance import capacity_milli
 from roles.koordlet.qos.evict_common import EvictState, EvictStrategy, Found, Invalid, allocatable_task, lasts, used_task
 from roles.koordlet.qos.outcome import Outcome
-from roles.koordlet.states.model import PodState, Snapshot
+from roles.koordlet.states.model import Snapshot
 from roles.koordlet.states.slo import SLO, ThresholdStrategy
 from roles.koordlet.store import kinds
 
@@ -140,9 +141,6 @@ class CPUEvict(EvictStrategy):
         if mean is None or snapshot.node is None:
             return None
 
-        def used(pod: PodState) -> int | None:
-            return cpu_used(snapshot, pod)
-
         return used_task(
             snapshot,
             gate,
@@ -151,7 +149,7 @@ class CPUEvict(EvictStrategy):
             capacity=capacity_milli(snapshot.node),
             limit=limit,
             lower=lower,
-            pods=lambda: opted_in(snapshot, gate, priority, used, used),
+            pods=lambda: opted_in(snapshot, gate, priority, partial(cpu_used, snapshot)),
         )
 
     def _allocatable(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> Found:
@@ -162,7 +160,7 @@ class CPUEvict(EvictStrategy):
             threshold=threshold.cpu_allocatable_evict_threshold_percent,
             lower=threshold.cpu_allocatable_evict_lower_percent,
             priority=threshold.allocatable_evict_priority_threshold,
-            measured=lambda pod: cpu_used(snapshot, pod),
+            measured=partial(cpu_used, snapshot),
             release=lambda total, offered, lower: math.trunc(total - lower / 100 * offered),
         )
 

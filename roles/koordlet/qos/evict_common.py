@@ -152,7 +152,7 @@ def allocatable_task(
 
     pods = [
         p
-        for p in opted_in(snapshot, gate, priority, amount, measured)
+        for p in opted_in(snapshot, gate, priority, measured, amount)
         if overcommitted_class(p) and translate_resource_name(p.priority_class, native) in targets
     ]
     wanted = ", ".join(f"{amount} of {resource}" for resource, amount in targets.items())

@@ -257,7 +257,6 @@ class InterferenceDetection(Strategy[InterferenceState]):
     """See the module."""
 
     name: ClassVar[str] = NAME
-    gates: ClassVar[tuple[str, ...]] = ("InterferenceDetection",)
     features: ClassVar[tuple[str, ...]] = ("BEY-INT-01",)
 
     @property

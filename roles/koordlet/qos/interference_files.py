@@ -55,9 +55,6 @@ class Held:
         limits = [key[0] for key, value in self.files.items() if not _counts(value)]
         return tuple(sorted({SQUEEZE if resource in (SHARES, QUOTA) else THROTTLE for resource in limits}))
 
-    def about(self) -> About:
-        return About("pod", self.namespace, self.name, "", self.uid)
-
 
 def _counts(value: str) -> bool:
     """Whether a limit is only there so that the kernel counts."""
@@ -171,4 +168,4 @@ def batches(before: Iterable[Held], after: Iterable[Held]) -> Iterator[Batch]:
 
 def _write(file: File, value: str, hold: Hold, held: Held) -> Write:
     resource, directory, disk = file
-    return Write(resource, directory, value, device=disk, about=held.about(), reason="InterferenceDetection", hold=hold)
+    return Write(resource, directory, value, device=disk, about=About.of(held), reason="InterferenceDetection", hold=hold)

@@ -73,10 +73,7 @@ class MemoryEvict(EvictStrategy):
         if priority is None:
             return Invalid(gate, "evictEnabledPriorityThreshold is needed")
 
-        def used(pod: PodState) -> int | None:
-            return memory_used(snapshot, pod)
-
-        return self._by_use(snapshot, threshold, gate, lambda: opted_in(snapshot, gate, priority, used, used))
+        return self._by_use(snapshot, threshold, gate, lambda: opted_in(snapshot, gate, priority, partial(memory_used, snapshot)))
 
     def _by_use(self, snapshot: Snapshot, threshold: ThresholdStrategy, gate: str, pods: Pods) -> Found:
         limit = threshold.memory_evict_threshold_percent
@@ -98,6 +95,6 @@ class MemoryEvict(EvictStrategy):
             threshold=threshold.memory_allocatable_evict_threshold_percent,
             lower=threshold.memory_allocatable_evict_lower_percent,
             priority=threshold.allocatable_evict_priority_threshold,
-            measured=lambda pod: memory_used(snapshot, pod),
+            measured=partial(memory_used, snapshot),
             release=lambda total, offered, lower: math.trunc((total / offered - lower / 100) * offered),
         )

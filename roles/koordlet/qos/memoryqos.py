@@ -124,12 +124,7 @@ class MemoryQoS(Strategy[MemoryState]):
     """See the module."""
 
     name: ClassVar[str] = "CgroupReconcile"
-    gates: ClassVar[tuple[str, ...]] = ("CgroupReconcile",)
     features: ClassVar[tuple[str, ...]] = ("KA-MEM-01", "KA-MEM-02")
-
-    @property
-    def interval(self) -> float:
-        return self.options.reconcile_interval_seconds
 
     def initial(self) -> MemoryState:
         return MemoryState()
@@ -156,7 +151,7 @@ class MemoryQoS(Strategy[MemoryState]):
         tier.least += least or 0
         # as configured: a low that is raised to min adds nothing to what the sum of min protects
         tier.low += config.percent_of(request, body.low_limit_percent) or 0
-        about = About("pod", pod.namespace, pod.name, "", pod.uid)
+        about = About.of(pod)
         values = [("memory.min", least), ("memory.low", low), *_watermarks(body), *_oom(body)]
         if snapshot.host.cgroups.v2:
             values += _page_cache(snapshot, pod, body)
@@ -171,7 +166,7 @@ class MemoryQoS(Strategy[MemoryState]):
                 snapshot,
                 container.cgroup_dir,
                 [("memory.min", least), ("memory.low", low), ("memory.high", throttle), *_watermarks(body), *_oom(body)],
-                About("pod", pod.namespace, pod.name, container.name, pod.uid),
+                About.of(pod, container.name),
                 asked=asked,
             )
 

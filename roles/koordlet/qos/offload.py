@@ -40,7 +40,6 @@ class MemoryOffloading(Strategy[OffloadState]):
     """See the module."""
 
     name: ClassVar[str] = NAME
-    gates: ClassVar[tuple[str, ...]] = (NAME,)
     features: ClassVar[tuple[str, ...]] = ("BEY-OFF-01",)
 
     @property
@@ -65,7 +64,7 @@ class MemoryOffloading(Strategy[OffloadState]):
                 seen[uid] = replace(one, asked=0, why="other pods' turn")
                 continue
             left, turn = left - one.asked, uid
-            about = About("pod", pod.namespace, pod.name, "", pod.uid)
+            about = About.of(pod)
             writes.append(
                 Write(RECLAIM, pod.cgroup_dir, str(one.asked), kind=Kind.TRIGGER, cached=False, about=about, reason="MemoryOffloading")
             )

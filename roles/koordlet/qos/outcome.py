@@ -74,7 +74,7 @@ class Strategy(ABC, Generic[S]):
     name: ClassVar[str]
     features: ClassVar[tuple[str, ...]] = ()
     gates: ClassVar[tuple[str, ...]] = ()
-    """Feature gates, of which one has to be on."""
+    """Feature gates, of which one has to be on; without any, the one of its name."""
     urgent: ClassVar[bool] = False
     """Whether it relieves a stall, so that kernel pressure runs it at once."""
 
@@ -85,12 +85,12 @@ class Strategy(ABC, Generic[S]):
     @property
     def enabled(self) -> bool:
         """Whether one of its gates is on."""
-        return any(map(self.gate, self.gates))
+        return any(map(self.gate, self.gates or (self.name,)))
 
     @property
-    @abstractmethod
     def interval(self) -> float:
         """Seconds between two decisions; 0 or less turns it off."""
+        return self.options.reconcile_interval_seconds
 
     @abstractmethod
     def initial(self) -> S:

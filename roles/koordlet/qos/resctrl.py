@@ -79,12 +79,7 @@ class RdtResctrl(Strategy[ResctrlState]):
     """See the module. A disabled class keeps its group, with all of the cache and the bandwidth."""
 
     name: ClassVar[str] = "RdtResctrl"
-    gates: ClassVar[tuple[str, ...]] = ("RdtResctrl",)
     features: ClassVar[tuple[str, ...]] = ("KA-RDT-01",)
-
-    @property
-    def interval(self) -> float:
-        return self.options.reconcile_interval_seconds
 
     def initial(self) -> ResctrlState:
         return ResctrlState()
@@ -145,6 +140,6 @@ class RdtResctrl(Strategy[ResctrlState]):
             path = os.path.join(host.root.resctrl_path(group), "tasks")
             if group not in inside:
                 inside[group] = set(view.ids_in(host, path))
-            about = About("pod", pod.namespace, pod.name, "", pod.uid)
+            about = About.of(pod)
             batches.append(sequence(*moves(path, threads(host, pod), inside[group], about)))
         return batches

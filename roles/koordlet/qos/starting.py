@@ -54,10 +54,7 @@ def lifts(host: HostState, pods: Sequence[PodState], before: Iterable[str]) -> t
     The files are held, so that the hook which keeps weights in order waits.
     """
     wanted = {pod.cgroup_dir: pod for pod in pods if _light(host, pod.cgroup_dir) or pod.cgroup_dir in before}
-    take = [
-        Write(SHARES, directory, str(STARTING_SHARES), about=About("pod", pod.namespace, pod.name, "", pod.uid), hold=Hold.TAKE)
-        for directory, pod in wanted.items()
-    ]
+    take = [Write(SHARES, directory, str(STARTING_SHARES), about=About.of(pod), hold=Hold.TAKE) for directory, pod in wanted.items()]
     give = [Write(SHARES, directory, "", hold=Hold.RELEASE) for directory in before if directory not in wanted]
     return tuple(batch for batch in (sequence(*take), sequence(*give)) if batch), tuple(wanted)
 

@@ -109,7 +109,6 @@ class BECPUSuppress(Strategy[SuppressState]):
     """See the module."""
 
     name: ClassVar[str] = "BECPUSuppress"
-    gates: ClassVar[tuple[str, ...]] = ("BECPUSuppress",)
     features: ClassVar[tuple[str, ...]] = ("KA-SUP-01", "KA-SUP-02", "KA-SUP-03")
     urgent: ClassVar[bool] = True
 

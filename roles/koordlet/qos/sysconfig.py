@@ -30,12 +30,7 @@ class SystemConfig(Strategy[SystemConfigState]):
     """See the module."""
 
     name: ClassVar[str] = "SystemConfig"
-    gates: ClassVar[tuple[str, ...]] = ("SystemConfig",)
     features: ClassVar[tuple[str, ...]] = ("KA-SYS-01",)
-
-    @property
-    def interval(self) -> float:
-        return self.options.reconcile_interval_seconds
 
     def initial(self) -> SystemConfigState:
         return SystemConfigState()

@@ -59,7 +59,6 @@ class ResourceTuning(Strategy[TuningState]):
     """See the module."""
 
     name: ClassVar[str] = "ResourceTuning"
-    gates: ClassVar[tuple[str, ...]] = ("ResourceTuning",)
     features: ClassVar[tuple[str, ...]] = ("BEY-TUNE-01",)
 
     @property
@@ -129,7 +128,7 @@ class _Round:
 
     def look(self, pod: PodState, container: ContainerState) -> None:
         before = self.state.containers.get(container.id, Tuned())
-        about = _about(pod, container)
+        about = About.of(pod, container.name)
         after = self._cpu(pod, container, before)
         after = self._memory(pod, container, after, about)
         if after != Tuned():
@@ -143,7 +142,7 @@ class _Round:
         """Scores of a container that is tuned no more. Its files are given back because nobody adds to them."""
         before = self.state.containers.get(container.id)
         if before is not None:
-            self._give_back(container, before, _about(pod, container))
+            self._give_back(container, before, About.of(pod, container.name))
 
     # -- CPU -----------------------------------------------------------------------------------------------------------------
 
@@ -268,10 +267,6 @@ class _Round:
                     yield Sample("tuning", value, (*labels, kind))
             if tuned.base_score is not None:
                 yield Sample("tuning", tuned.score, (*labels, "oom_score_adj"))
-
-
-def _about(pod: PodState, container: ContainerState) -> About:
-    return About("pod", pod.namespace, pod.name, container.name, pod.uid)
 
 
 def _numbers(signs: MemorySigns, level: int, least: int, low: int, after: Tuned) -> dict[str, Any]:
