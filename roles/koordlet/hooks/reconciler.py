@@ -23,6 +23,7 @@ from roles.koordlet.host.cgroup import KUBE_QOS
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.qos import view
 from roles.koordlet.qos.outcome import Notice, Sample
+from roles.koordlet.sensing.hostapps import app_dir
 from roles.koordlet.states.model import PodState, Snapshot
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Reconciler:
 
     def pod_now(self, pod: PodContext, answers: Answers, snapshot: Snapshot, stage: Stage) -> None:
         """Carry out what a runtime's request led to for a pod's own directory, ahead of the next pass."""
-        for job in jobs([writes(answers, pod.cgroup_dir, _about(pod), _period(snapshot))]):
+        for job in jobs([writes(answers, pod.cgroup_dir, About.of(pod), _period(snapshot))]):
             self._carry_out(job, "pod", snapshot, Pass())
         for hook in self._asking.hooks:
             if stage in hook.pod_stages:
@@ -191,7 +192,7 @@ class Reconciler:
             log.warning("pod %s is left unchanged: %s", state.key, error)
             return _Plan(state)
         period = _period(snapshot)
-        outer = writes(self._asking.pod(pod, hooks=hooks), pod.cgroup_dir, _about(pod), period)
+        outer = writes(self._asking.pod(pod, hooks=hooks), pod.cgroup_dir, About.of(pod), period)
         inner: list[tuple[str, Write]] = []
         complete = True
         if state.pod.spec.runtime_class_name != "kata":
@@ -200,11 +201,11 @@ class Reconciler:
             if answers.answer:
                 directory = self._sandbox(state, snapshot)
                 complete = bool(directory)
-                inner += writes(answers, directory, _about(pod)) if directory else []
+                inner += writes(answers, directory, About.of(pod)) if directory else []
             for container in containers:
                 answers = self._asking.container(container, hooks=hooks)
                 told = self._answered.get((pod.uid, container.name), {})
-                inner += writes(answers, container.cgroup_dir, _about(pod, container.name), period, container.native, told)
+                inner += writes(answers, container.cgroup_dir, About.of(pod, container.name), period, container.native, told)
         return _Plan(state, jobs([outer, inner]), (pod, containers), complete)
 
     def _walk(self, snapshot: Snapshot, hooks: tuple[Hook[Any], ...], done: Pass) -> None:
@@ -304,11 +305,8 @@ def _host_apps(snapshot: Snapshot) -> list[HostAppContext]:
     """Host applications of the NodeSLO with their directories."""
     found: list[HostAppContext] = []
     for app in snapshot.slo.host_applications if snapshot.slo is not None else ():
-        path = app.cgroup_path
-        base = None if path is None else path.base
-        parent, relative = ("", "") if path is None else (path.parent_dir, path.relative_path)
         try:
-            directory = snapshot.host.cgroups.host_app_dir(app.name, app.qos, base, parent, relative)
+            directory = app_dir(snapshot.host.cgroups, app)
         except HostError as error:
             log.debug("%s", error)
             continue
@@ -318,10 +316,6 @@ def _host_apps(snapshot: Snapshot) -> list[HostAppContext]:
 
 def _period(snapshot: Snapshot) -> Callable[[str], int]:
     return lambda directory: view.cpu_period(snapshot.host, directory)
-
-
-def _about(pod: PodContext, container: str = "") -> About:
-    return About("pod", pod.namespace, pod.name, container, pod.uid)
 
 
 def _level(write: Write, level: str) -> str:

@@ -91,7 +91,7 @@ class ColdMemoryCollector(Collector):
         to = (kinds.HOST_APP_MEMORY_COLD_PAGE, kinds.HOST_APP_MEMORY_WITH_HOT_PAGE)
         for app in slo.host_applications if slo is not None else ():
             try:
-                directory = app_dir(self.context, app)
+                directory = app_dir(self.context.host.cgroups, app)
             except (HostError, ValueError) as error:
                 self.troubles.failed(app.name, error)
             else:

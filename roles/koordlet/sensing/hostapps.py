@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from roles.koordlet.host import parse
+from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.sensing.base import FORGET_AFTER_INTERVALS, Collector, Rate, Round, SensingContext, Stamped
 from roles.koordlet.states.slo import HostApp
@@ -12,10 +13,9 @@ from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample
 
 
-def app_dir(context: SensingContext, app: HostApp) -> str:
+def app_dir(cgroups: Cgroups, app: HostApp) -> str:
     """The application's cgroup directory; :class:`HostError` when its ``cgroupPath.base`` is unknown."""
     path = app.cgroup_path
-    cgroups = context.host.cgroups
     if path is None:
         return cgroups.host_app_dir(app.name, app.qos, None)
     return cgroups.host_app_dir(app.name, app.qos, path.base, path.parent_dir, path.relative_path)
@@ -76,7 +76,7 @@ class HostAppsCollector(Collector):
 
     def _counters(self, app: HostApp) -> tuple[int, int, int]:
         """CPU time in ns, and memory."""
-        v2, directory = self.context.host.cgroups.v2, app_dir(self.context, app)
+        v2, directory = self.context.host.cgroups.v2, app_dir(self.context.host.cgroups, app)
         counter = parse.cpu_usage_ns(*self.read("cpuacct.usage", directory), v2=v2)
         memory = parse.memory_stat(*self.read("memory.stat", directory), v2=v2)
         return counter, memory.without_page_cache, parse.signed(*self.read("memory.usage_in_bytes", directory))
