@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from roles.koordlet.host.proc import clock_ticks
-from roles.koordlet.host.root import HostRoot, rooted
+from roles.koordlet.host.root import HostRoot
 from roles.koordlet.metrics.registry import Metrics
-from roles.koordlet.options import Options
+from roles.koordlet.options import Options, on_host
 from roles.koordlet.prediction.loop import PredictionLoop
 from roles.koordlet.prediction.models import Models, PredictionOptions
 from roles.koordlet.prediction.reclaimable import ReclaimableReporter
@@ -25,7 +25,7 @@ from roles.koordlet.sensing.loop import SensingLoop
 from roles.koordlet.sensing.nvml import load as load_nvml
 from roles.koordlet.sensing.nvmlthread import NVMLThread
 from roles.koordlet.sensing.rdma import RDMA
-from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
+from roles.koordlet.sensing.registry import make_collectors
 from roles.koordlet.sensing.xpu import XPU
 from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
 from roles.koordlet.states.kubelet_trust import Machine
@@ -82,28 +82,14 @@ def make_sensing(
         memory_policy=lambda: state.policy.memory,
         gate=parts.gate,
         shared=parts.shared,
-        interval=options.collect_res_used_interval,
-        outdated=options.collect_sys_metric_outdated_interval,
+        options=options,
         ticks_per_second=clock_ticks(),
         page_size=resource.getpagesize(),
         change=change,
-        page_cache_wanted=options.enable_pagecache_collector,
-        resctrl_wanted=options.enable_resctrl_collector,
-        skip_terminated=not options.collect_terminated_pods,
-    )
-    settings = CollectorSettings(
-        node_info=options.collect_node_cpu_info_interval,
-        storage=options.collect_node_storage_info_interval,
-        psi=options.psi_collector_interval,
-        cold_page=options.coldpage_collector_interval,
-        resctrl=options.resctrl_collector_interval,
-        cpi=options.cpi_collector_interval,
-        cpi_window=options.collect_cpi_timewindow,
-        xpu_directory=on_host(options, "xpu_device_infos_dir", host.root),
         gpus=_gpus(host.root) if parts.gate("Accelerators") else None,
     )
     return SensingLoop(
-        make_collectors(context, settings),
+        make_collectors(context),
         files=host.files,
         store=parts.store,
         metrics=parts.metrics,
@@ -118,12 +104,6 @@ def _gpus(root: HostRoot) -> NVMLThread:
     cards = NVMLThread(lambda: load_nvml(root))
     cards.start()
     return cards
-
-
-def on_host(options: Options, attribute: str, root: HostRoot) -> str:
-    """A directory that others on the machine use too: where the flag says, its default below the machine's root."""
-    value: str = getattr(options, attribute)
-    return rooted(root.root, value) if value == getattr(Options(), attribute) and root.root != "/" else value
 
 
 def make_models(options: Options) -> Models:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from koord.process.flags import Duration, flag, gates_option, parse_host_port
-from roles.koordlet.host.root import PATH_FLAGS, HostRoot
+from roles.koordlet.host.root import PATH_FLAGS, HostRoot, rooted
 
 SECTIONS = {
     "host-root": "This machine",
@@ -191,6 +191,12 @@ def host_root(options: Options, environ: dict[str, str] | None = None) -> HostRo
     overrides = {flag: str(getattr(options, flag.replace("-", "_"))) for flag, *_ in PATH_FLAGS}
     daemonset = not options.host_root and environ.get("agent_mode") != "hostMode"
     return HostRoot.at(options.host_root or "/", {k: v for k, v in overrides.items() if v}, daemonset=daemonset)
+
+
+def on_host(options: Options, attribute: str, root: HostRoot) -> str:
+    """A directory that others on the machine use too: where the flag says, its default below the machine's root."""
+    value: str = getattr(options, attribute)
+    return rooted(root.root, value) if value == getattr(Options(), attribute) and root.root != "/" else value
 
 
 MODES = ("enforce", "observe")

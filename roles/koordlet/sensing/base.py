@@ -9,15 +9,17 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from roles.koordlet.actuation import kernel
-from roles.koordlet.actuation.errors import WriteError
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.metrics.registry import Metrics
+from roles.koordlet.options import Options
 from roles.koordlet.states.model import HostState, PodState
 from roles.koordlet.states.slo import SLO
 from roles.koordlet.store.store import MetricStore
+
+if TYPE_CHECKING:
+    from roles.koordlet.sensing.gpu import GPULibrary
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -67,18 +69,9 @@ class Shared:
     """Whether cold memory is being collected, so that there are hot-page series (KLO-COL-09)."""
 
 
-def write_directly(name: str, path: str, value: str) -> str:
-    """Set a file where collectors run without an executor."""
-    try:
-        kernel.write(path, value)
-    except WriteError as error:
-        return str(error)
-    return ""
-
-
 @dataclass(slots=True)
 class SensingContext:
-    """Everything that a collector may use. ``interval`` is ``--collect-res-used-interval``, ``outdated`` the staleness bound."""
+    """Everything that a collector may use."""
 
     host: HostState
     store: MetricStore
@@ -89,25 +82,28 @@ class SensingContext:
     gate: Callable[[str], bool]
     pods_known: Callable[[], bool] = lambda: True
     shared: Shared = field(default_factory=Shared)
-    interval: float = 1.0
-    outdated: float = 10.0
+    options: Options = field(default_factory=Options)
     ticks_per_second: int = 100
     page_size: int = 4096
-    change: Callable[[str, str, str], str] = write_directly
+    change: Callable[[str, str, str], str] = lambda name, path, value: "nobody sets files here"
     """Have the executor set a file of the node (its name, path, value); why that cannot be, "" when it was done."""
-    page_cache_wanted: bool = False
-    resctrl_wanted: bool = False
-    skip_terminated: bool = True
+    gpus: GPULibrary | None = None
+    """The library of the machine's graphics cards."""
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two rounds of the collectors that have no period of their own."""
+        return self.options.collect_res_used_interval
 
     @property
     def page_cache(self) -> bool:
         """Collect page-cache-inclusive memory: by flag, or because the NodeMetric policy asks for it."""
-        return self.page_cache_wanted or self.memory_policy() == POLICY_WITH_PAGE_CACHE
+        return self.options.enable_pagecache_collector or self.memory_policy() == POLICY_WITH_PAGE_CACHE
 
     def sensed_pods(self) -> tuple[PodState, ...]:
         """Pods to read: terminated ones have left their cgroups and only cost reads and errors."""
         pods = self.pods()
-        return tuple(p for p in pods if not p.terminated) if self.skip_terminated else pods
+        return pods if self.options.collect_terminated_pods else tuple(p for p in pods if not p.terminated)
 
 
 class Rate:

@@ -33,7 +33,7 @@ class ResctrlCollector(Collector):
 
     @property
     def enabled(self) -> bool:
-        return self.context.resctrl_wanted and super().enabled and not self._unable()
+        return self.context.options.enable_resctrl_collector and super().enabled and not self._unable()
 
     def _unable(self) -> str:
         """Why this CPU cannot be monitored, told in the log; "" when it can."""

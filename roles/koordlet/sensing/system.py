@@ -28,7 +28,7 @@ class SystemCollector(Collector):
 
     def collect(self, at: Round) -> None:
         shared = self.context.shared
-        oldest = at.now - self.context.outdated
+        oldest = at.now - self.context.options.collect_sys_metric_outdated_interval
         inputs: list[Stamped] = []
         for name, value in (("node", shared.node), ("pods", shared.pods), ("host applications", shared.host_apps)):
             if value is None or value.time < oldest or value.time > at.now:

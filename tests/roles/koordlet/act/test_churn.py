@@ -26,7 +26,7 @@ from roles.koordlet.qos.manager import QOSManager
 from roles.koordlet.qos.registry import make_strategies
 from roles.koordlet.sensing.base import TROUBLE_ROUNDS, SensingContext
 from roles.koordlet.sensing.loop import SensingLoop
-from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
+from roles.koordlet.sensing.registry import make_collectors
 from roles.koordlet.states.podinformer import export_container_resources
 
 AT_ONCE, FIRST, BATCHES = 9, 3, 4
@@ -82,7 +82,9 @@ class Node:
         machine.executor = self.executor = Executor(
             machine.host, machine.journal, metrics=machine.metrics, recorder=machine.recorder, clock=lambda: self.mono
         )
-        context = SensingContext(machine.host, world.store, machine.metrics, lambda: tuple(world.pods), lambda: world.slo, lambda: "", gate)
+        context = SensingContext(machine.host, world.store, machine.metrics, lambda: tuple(world.pods), lambda: world.slo, lambda: "", gate,
+            options=options,
+        )  # fmt: skip
         self.evictions = EvictionRunner(_Nobody(), machine.recorder, lambda _: mode, metrics=machine.metrics)
         self.manager = QOSManager(
             make_strategies(options, gate), executor=self.executor, evicting=self.evictions, recorder=machine.recorder,
@@ -90,7 +92,7 @@ class Node:
         )  # fmt: skip
         self.hooks = HooksManager(options, self.executor, machine.metrics, gate, lambda _: mode, picture, lambda _: None)
         self.sensing = SensingLoop(
-            make_collectors(context, CollectorSettings(psi=1.0)), files=machine.host.files, store=world.store,
+            make_collectors(context), files=machine.host.files, store=world.store,
             metrics=machine.metrics, interval=1.0, on_tick=lambda _: self.manager.tick(picture(), self.mono),
             sweep=machine.host.cgroups.age,
         )  # fmt: skip

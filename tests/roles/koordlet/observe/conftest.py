@@ -20,17 +20,20 @@ from koord.apiserver.testing import running_server
 from koord.config.gates import KOORDLET, FeatureGates
 from koord.kube.client import Client
 from koord.kube.informers import InformerFactory
+from roles.koordlet.actuation import kernel
+from roles.koordlet.actuation.errors import WriteError
 from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.metrics.registry import Metrics
+from roles.koordlet.options import Options
 from roles.koordlet.prediction.models import Models, PredictionOptions
 from roles.koordlet.prediction.reclaimable import ReclaimableReporter
 from roles.koordlet.report.nodemetric_loop import NodeMetricLoop
 from roles.koordlet.report.topology_loop import TopologyLoop
 from roles.koordlet.sensing.base import SensingContext
 from roles.koordlet.sensing.loop import SensingLoop
-from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
+from roles.koordlet.sensing.registry import make_collectors
 from roles.koordlet.states.callbacks import Callbacks
 from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
 from roles.koordlet.states.model import HostState
@@ -91,6 +94,15 @@ def pod_list(*pods: dict[str, Any]) -> bytes:
     return orjson.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": list(pods)})
 
 
+def write_directly(name: str, path: str, value: str) -> str:
+    """Set a file as the executor would."""
+    try:
+        kernel.write(path, value)
+    except WriteError as error:
+        return str(error)
+    return ""
+
+
 @dataclass
 class Agent:
     """The sensing half on one machine, driven by hand: time only passes in :meth:`tick`."""
@@ -122,11 +134,11 @@ class Agent:
             slo=lambda: self.slo,
             memory_policy=lambda: self.policy,
             gate=gates.enabled,
-            interval=self.interval,
-            **self.flags,
+            options=Options(collect_res_used_interval=self.interval, xpu_device_infos_dir=str(self.tree.root / "xpu"), **self.flags),
+            change=write_directly,
         )
         self.loop = SensingLoop(
-            make_collectors(self.context, CollectorSettings(xpu_directory=str(self.tree.root / "xpu"))),
+            make_collectors(self.context),
             files=self.files,
             store=self.store,
             metrics=self.metrics,

@@ -34,7 +34,7 @@ def monitored(tree: Any, vendor: str = "GenuineIntel", flags: str = FLAGS) -> No
 @pytest.mark.feature("KLO-COL-12")
 class TestResctrl:
     def start(self, agent: Any, tree: Any) -> Any:
-        return agent(tree=tree, gates="ResctrlCollector=true", flags={"resctrl_wanted": True})
+        return agent(tree=tree, gates="ResctrlCollector=true", flags={"enable_resctrl_collector": True})
 
     def test_occupancy_and_traffic_by_group_and_cache(self, agent, host) -> None:
         tree = host()

@@ -499,7 +499,7 @@ class TestSystem:
 
 @pytest.mark.feature("KLO-COL-08")
 def test_page_cache_of_pods_and_containers(agent, make_pod) -> None:
-    a = agent(flags={"page_cache_wanted": True})
+    a = agent(flags={"enable_pagecache_collector": True})
     directory = a.tree.pod_dir("Burstable", "u-1")
     container = a.tree.container_dir(directory, "web-main")
     a.tree.cgroup(directory, anon=2 * MIB, cache=5 * MIB)
