@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from koord import seams
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.options import Thresholds
 
 log = logging.getLogger(__name__)
 
@@ -37,18 +38,6 @@ class Event(StrEnum):
     SCHEDULE_FAILURE = "scheduleFailure"
     ALL_ATTEMPTED = "gangAllPodsAlreadyAttempted"
     VICTIMS_GONE = "victimAllDeleted"
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """Beyond these an alert is logged. Seconds, but for `deleting_retries`. `labels` are (metric label, pod label) pairs."""
-
-    enabled: bool = False
-    reschedule: float = 10.0
-    deletion: float = 30.0
-    deleting_retries: int = 3
-    interval: float = 300.0
-    labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)

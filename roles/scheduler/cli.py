@@ -11,15 +11,15 @@ import click
 
 from koord import seams
 from koord.process.decisionlog import decision_log_options
-from koord.process.flags import IPAddress, bool_option, common_options, duration_option, gates_option, go_command
+from koord.process.flags import IPAddress, bool_option, common_options, duration_option, flags_of, gates_option, go_command, taken
 from koord.process.inert import inert_given, inert_options
 from roles.scheduler import flags as groups
+from roles.scheduler.options import Barrier, Debug, Options, Thresholds
 
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
     from koord.process.life import Life
     from koord.process.serving import Gate, Serving
-    from roles.scheduler.options import Options
 
 _LEASE = {
     "leader_elect": "leader_elect",
@@ -37,7 +37,7 @@ _SECTIONS = {
     "address": "Ports",
     "leader-elect": "Leader election",
     "pod-max-in-unschedulable-pods-duration": "Scheduling",
-    "debug-scores": "Diagnosis",
+    "scheduler-monitor-period": "Diagnosis",
     "sync-barrier-pod-namespace": "Start",
     "enable-workload-auditor": "Auditor of workloads",
     "kube-api-qps": "API server",
@@ -61,12 +61,10 @@ _SECTIONS = {
 @click.option("--leader-elect-resource-lock", default="leases", show_default=True, help="Kind of lock.")
 @click.option("--leader-elect-resource-name", default="kube-scheduler", show_default=True, help="Name of the Lease.")
 @click.option("--leader-elect-resource-namespace", default="kube-system", show_default=True, help="Namespace of the Lease.")
-@duration_option("--pod-max-in-unschedulable-pods-duration", default="5m", help="After this a pod is tried again without an event.")
-@click.option("--binders", type=click.IntRange(1, 1000), default=64, show_default=True, help="Bindings at a time.")
-@groups.plugin_options
-@groups.debug_options
-@groups.barrier_options
-@groups.auditor_options
+@flags_of(Options)
+@flags_of(Debug)
+@flags_of(Barrier)
+@flags_of(Thresholds)
 @groups.client_options
 @inert_options(groups.INERT)
 @gates_option(help="Feature gates, as A=true,B=false.")
@@ -126,10 +124,6 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
     from koord.config.loader import overlaid
     from koord.config.scheduler import KubeSchedulerConfiguration, load
     from koord.process.errors import UsageError
-    from roles.scheduler.auditor import Thresholds
-    from roles.scheduler.diagnosis import Debug
-    from roles.scheduler.observing.barrier import Barrier
-    from roles.scheduler.options import Options
 
     config = load(path) if path else KubeSchedulerConfiguration()
     if not path:
@@ -145,30 +139,14 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
     gates = FeatureGates(SCHEDULER)
     gates.set_from_flag(flags.get("feature_gates") or "")
     return Options(
-        config=config,
+        config,
         source=path or "config",
         plugin_paths=tuple(flags.get("plugin_path") or ()),
-        gates={name: gates.enabled(name) for name in SCHEDULER},
-        audit=Thresholds(
-            flags["enable_workload_auditor"],
-            flags["workload_auditor_victim_reschedule_duration"],
-            flags["workload_auditor_victim_deletion_duration"],
-            flags["workload_auditor_victim_deleting_retries"],
-            flags["workload_auditor_scheduling_event_interval"],
-            labels,
-        ),
-        max_unschedulable=flags["pod_max_in_unschedulable_pods_duration"],
-        binders=flags["binders"],
-        verify=flags["verify_plugins"],
-        debug=Debug(flags["debug_scores"], flags["debug_filters"], flags["debug_diagnosis"]),
-        diagnosis_blocking=flags["debug_diagnosis_blocking"],
-        diagnosis_queue=flags["debug_diagnosis_queue_size"],
-        diagnosis_workers=flags["debug_diagnosis_worker_count"],
-        monitor_period=flags["scheduler_monitor_period"],
-        scheduling_timeout=flags["scheduling_timeout"],
-        controller_plugins=flags["controller_plugins"],
-        network_topology=flags["enable_network_topology_manager"],
-        barrier=Barrier(flags["sync_barrier_pod_namespace"], flags["sync_barrier_pod_name"], flags["sync_hard_timeout"]),
+        gates=gates.all(),
+        debug=Debug(**taken(Debug, flags)),
+        barrier=Barrier(**taken(Barrier, flags)),
+        audit=Thresholds(**{**taken(Thresholds, flags), "labels": labels}),
+        **taken(Options, flags),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -14,6 +13,7 @@ from koord import seams
 from koord.api import names
 from koord.api.times import format_time
 from roles.scheduler.cycle.decision import Decision, FitFailure
+from roles.scheduler.options import Debug
 
 log = logging.getLogger(__name__)
 
@@ -21,15 +21,6 @@ _TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 
 Document = dict[str, Any]
-
-
-@dataclass(slots=True)
-class Debug:
-    """What is logged about cycles; may change while the scheduler runs. `scores` is for how many nodes, 0 for none."""
-
-    scores: int = 0
-    filters: bool = False
-    diagnosis: bool = False
 
 
 def diagnosis_of(decision: Decision, now: float) -> Document:

@@ -26,7 +26,7 @@ from roles.scheduler.cycle.advice import Advice
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.cycle.decision import ERROR, Decision
 from roles.scheduler.cycle.record import record_of, score_table
-from roles.scheduler.diagnosis import Debug, Dump, filter_lines
+from roles.scheduler.diagnosis import Dump, filter_lines
 from roles.scheduler.extenders.chain import Extenders
 from roles.scheduler.extenders.client import ExtenderError
 from roles.scheduler.framework.context import State
@@ -39,6 +39,7 @@ from roles.scheduler.journal.journal import Journal
 from roles.scheduler.journal.lines import Made, Operation
 from roles.scheduler.metrics import SchedulerMetrics
 from roles.scheduler.monitor import Monitor
+from roles.scheduler.options import Debug
 from roles.scheduler.outcomes import Outcomes
 from roles.scheduler.planner.placements import Placement, Placements
 from roles.scheduler.queue.entry import Entry

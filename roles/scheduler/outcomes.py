@@ -17,13 +17,14 @@ from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import ERROR, SCHEDULED, UNSCHEDULABLE, Decision
 from roles.scheduler.cycle.record import record_of, victim_records
-from roles.scheduler.diagnosis import Debug, Dump, diagnosis_of
+from roles.scheduler.diagnosis import Dump, diagnosis_of
 from roles.scheduler.engine import EVICTING
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.status import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_REJECTORS, Code, Status
 from roles.scheduler.framework.steps import Steps, at_once
 from roles.scheduler.metrics import SchedulerMetrics
 from roles.scheduler.monitor import Monitor
+from roles.scheduler.options import Debug
 from roles.scheduler.planner.placements import Placements
 from roles.scheduler.queue.entry import GATED, IN_FLIGHT
 from roles.scheduler.queue.queue import SchedulingQueue

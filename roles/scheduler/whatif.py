@@ -377,7 +377,7 @@ def configured(path: str, *, feature_gates: str = "", plugin_paths: Iterable[str
     """The scheduler that `koord scheduler` with these flags is. Raises InvalidConfig, PluginError, or ValueError for unknown gates."""
     gates = FeatureGates(SCHEDULER)
     gates.set_from_flag(feature_gates)
-    return Scheduler(load(path), registry(plugin_paths), {name: gates.enabled(name) for name in SCHEDULER})
+    return Scheduler(load(path), registry(plugin_paths), gates.all())
 
 
 def unknown(scheduler_names: Iterable[str]) -> Scheduler:

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 from koord import seams
 from koord.api.kinds import PODS
 from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
+from roles.scheduler.options import Barrier
 
 log = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds
 _ANNOTATION = "scheduling.koordinator.sh/sync-barrier-"
-
-
-@dataclass(frozen=True, slots=True)
-class Barrier:
-    """The pod that marks the barrier, and how long to wait at most (seconds)."""
-
-    namespace: str = "kube-system"
-    name: str = "koord-scheduler-sync-barrier"
-    timeout: float = 60.0
 
 
 def version_key(resource_version: str) -> tuple[int, str]:
