@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
+
+from prometheus_client.core import Metric
 
 from koord import seams
 from koord.api.kinds import NODES, PODS
@@ -18,7 +20,7 @@ from koord.process import tuning
 from koord.process.errors import FatalError
 from koord.process.http import OpsServer
 from koord.process.life import Life, Phase
-from koord.process.metrics import watch_events
+from koord.process.metrics import Collected, watch_events
 from koord.process.reporters import ReportTimes
 from roles.scheduler import diagnosis
 from roles.scheduler.auditor import Audit, AuditWatch, Event
@@ -40,7 +42,7 @@ from roles.scheduler.journal.head import beginning
 from roles.scheduler.journal.journal import Journal
 from roles.scheduler.journal.lines import Operation
 from roles.scheduler.live import Scheduler
-from roles.scheduler.metrics import SchedulerMetrics, Standing
+from roles.scheduler.metrics import SchedulerMetrics, standing
 from roles.scheduler.monitor import Monitor
 from roles.scheduler.observing.barrier import wait
 from roles.scheduler.observing.observer import Observer
@@ -157,12 +159,7 @@ class App:
             handle.record = recorder.record
             handle.audit = lambda job, event: audit.record(job, Event(event), self._clock())
             handle.event = self.events[handle.profile].event
-        lease = config.leader_election.resource_name
-        standing = Standing(
-            queues=self.queue.counts, cache=self._sizes, bindings=lambda: self.binder.backlog, refused=self.queue.refused,
-            leader=self.may_write, lease=lease,
-        )  # fmt: skip
-        ops.registry.register(standing)
+        ops.registry.register(Collected(self._standing))  # type: ignore[arg-type]
         watch_events(ops.registry, self.events.values)
         ops.health.register("caches", gate=True)
         ops.health.register("placements", gate=True, live=True, probe=self.scheduler.health)
@@ -200,6 +197,11 @@ class App:
             return self._last_sizes  # what counts now may be a what-if
         self._last_sizes = {"nodes": cluster.live, "pods": cluster.pod_count, "assumed_pods": self.cache.assumed_count}
         return self._last_sizes
+
+    def _standing(self) -> Iterator[Metric]:
+        lease = self.options.config.leader_election.resource_name
+        backlog = self.binder.backlog
+        return standing(self.queue.counts(), self._sizes(), backlog, self.queue.refused(), leads=self.may_write(), lease=lease)
 
     def _wake(self) -> None:
         self.scheduler.wake()

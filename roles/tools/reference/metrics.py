@@ -17,12 +17,12 @@ from roles.koordlet.metrics.registry import Metrics as KoordletMetrics
 from roles.manager.metrics import Metrics as ManagerMetrics
 from roles.runtime_proxy.metrics import Metrics as ProxyMetrics
 from roles.scheduler.auditor import AuditMetrics
-from roles.scheduler.metrics import SchedulerMetrics, Standing
+from roles.scheduler.metrics import SchedulerMetrics, standing
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 from roles.scheduler.plugins.device_share.metrics import PlanMetric
 from roles.scheduler.plugins.elastic_quota.metrics import QuotaMetrics
 from roles.scheduler.plugins.reservation.metrics import ReservationMetrics
-from roles.scheduler.resource_metrics import PodResources
+from roles.scheduler.resource_metrics import pod_resources
 from roles.tools.reference.markdown import code, page, table
 
 _PATHS = {
@@ -85,10 +85,9 @@ def _common(role: str) -> CollectorRegistry:
 
 
 def _scheduler(registry: CollectorRegistry) -> None:
-    standing = Standing(queues=dict, cache=dict, bindings=lambda: 0, refused=list, leader=lambda: False, lease="")
-    registry.register(standing)  # type: ignore[arg-type]
+    registry.register(common.Collected(lambda: standing({}, {}, 0, (), leads=False, lease="")))  # type: ignore[arg-type]
     AuditMetrics(registry, ["priority"])
-    registry.register(PodResources(()))  # type: ignore[arg-type]
+    registry.register(common.Collected(lambda: pod_resources(())))  # type: ignore[arg-type]
 
 
 def _filled(registry: CollectorRegistry, *fills: Callable[[CollectorRegistry], object]) -> list[Entry]:
