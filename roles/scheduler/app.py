@@ -47,6 +47,7 @@ from roles.scheduler.monitor import Monitor
 from roles.scheduler.observing.barrier import wait
 from roles.scheduler.observing.observer import Observer
 from roles.scheduler.options import Options
+from roles.scheduler.parts import Parts
 from roles.scheduler.queue.queue import SchedulingQueue
 from roles.scheduler.resizing import GATE as RESIZE_GATE
 from roles.scheduler.resizing import Resizes
@@ -137,7 +138,7 @@ class App:
             gate=gate,
         )
         readback = ReadBack(client, self.observer.reread)
-        self.scheduler = Scheduler(
+        parts = Parts(
             state=engine.state, cache=self.cache, queue=self.queue, waiting=self.waiting, cycle=engine.cycle,
             frameworks=engine.frameworks, reporter=self.reporter, recorder=recorder, metrics=metrics, clock=self._clock,
             debug=options.debug, dump=self.dump, audit=audit, monitor=self.monitor, binder=self.binder, extenders=self.extenders,
@@ -146,6 +147,7 @@ class App:
                 may_write=self._may_evict, clock=self._clock, readback=readback, gate=gate, journal=self.journal,
             ),
         )  # fmt: skip
+        self.scheduler = Scheduler(parts)
         self.observer.acting = self.scheduler
         self.queue.broken = lambda pod, message, now: self.reporter.failed(pod, message, error=True, nominate=None, now=now)
         self.scheduler.outdated = self._outdated

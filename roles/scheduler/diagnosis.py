@@ -14,6 +14,7 @@ from koord.api import names
 from koord.api.times import format_time
 from roles.scheduler.cycle.decision import Decision, FitFailure
 from roles.scheduler.options import Debug
+from roles.scheduler.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Dump:
         self._queue: asyncio.Queue[Document] = asyncio.Queue(size)
         self._workers = workers
         self._write = write
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
         self.blocking = False
         self.dropped = 0
 
@@ -115,18 +116,14 @@ class Dump:
 
     def start(self) -> None:
         """Start writing on the running loop."""
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._work(), name=f"diagnosis {number}") for number in range(self._workers)]
+        for number in range(self._workers):
+            self._tasks.start(self._work(), f"diagnosis {number}")
 
     async def stop(self) -> None:
         """Write what waits, then stop."""
         while not self._queue.empty():
             self._write(self._queue.get_nowait())
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._tasks = []
+        await self._tasks.stop()
 
     async def _work(self) -> None:
         while True:

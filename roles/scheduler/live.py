@@ -5,45 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 from koord import seams
-from koord.decisions.recorder import Recorder
 from koord.seams import perf_counter
-from roles.scheduler.auditor import Audit
-from roles.scheduler.binding.binder import Binder, Task
+from roles.scheduler.binding.binder import Task
 from roles.scheduler.binding.carrier import Carrier
-from roles.scheduler.binding.preemption import Evictor
-from roles.scheduler.binding.readback import ReadBack
-from roles.scheduler.binding.reporter import Reporter
-from roles.scheduler.binding.waiting import WaitingPods
-from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.cluster.defects import DEFECTS, ends_us
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.advice import Advice
-from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.cycle.decision import ERROR, Decision
 from roles.scheduler.cycle.record import record_of, score_table
-from roles.scheduler.diagnosis import Dump, filter_lines
-from roles.scheduler.extenders.chain import Extenders
+from roles.scheduler.diagnosis import filter_lines
 from roles.scheduler.extenders.client import ExtenderError
-from roles.scheduler.framework.context import State
 from roles.scheduler.framework.framework import Framework, told
 from roles.scheduler.framework.interfaces import NextPod
 from roles.scheduler.framework.status import Candidate, error
 from roles.scheduler.framework.steps import Steps, at_once, begun, in_steps
-from roles.scheduler.gate import Gate
-from roles.scheduler.journal.journal import Journal
 from roles.scheduler.journal.lines import Made, Operation
-from roles.scheduler.metrics import SchedulerMetrics
-from roles.scheduler.monitor import Monitor
-from roles.scheduler.options import Debug
 from roles.scheduler.outcomes import Outcomes
-from roles.scheduler.planner.placements import Placement, Placements
+from roles.scheduler.parts import Parts
+from roles.scheduler.planner.placements import Placement
 from roles.scheduler.queue.entry import Entry
-from roles.scheduler.queue.queue import SchedulingQueue
 from roles.scheduler.turns import CATCH_UP, SLICE, Turns
 
 log = logging.getLogger(__name__)
@@ -57,61 +42,29 @@ _LOOK_EVERY = 1.0  # seconds between two looks at the age of what we know
 class Scheduler:
     """Live scheduling: pops, decides, and hands placements and evictions to those who carry them out. Everything on one event loop."""
 
-    def __init__(
-        self,
-        *,
-        state: State,
-        cache: Cache,
-        queue: SchedulingQueue,
-        waiting: WaitingPods,
-        cycle: Cycle,
-        frameworks: Mapping[str, Framework],
-        reporter: Reporter,
-        recorder: Recorder,
-        metrics: SchedulerMetrics,
-        clock: Callable[[], float],
-        binder: Binder,
-        evictor: Evictor,
-        readback: ReadBack,
-        leading: Callable[[], bool],
-        monitor: Monitor,
-        debug: Debug,
-        dump: Dump,
-        audit: Audit,
-        extenders: Extenders | None = None,
-        gate: Gate | None = None,
-        journal: Journal | None = None,
-    ) -> None:
-        self.journal = journal or Journal()
+    def __init__(self, parts: Parts) -> None:
+        self.journal = parts.journal
         self.ruling: Callable[[Decision], Decision] | None = None  # a replay carries out what was decided then
-        self._state = state
-        self._cache = cache
-        self._queue = queue
-        self._waiting = waiting
-        self._cycle = cycle
-        self._frameworks = frameworks
-        self._reporter = reporter
-        self._recorder = recorder
-        self._metrics = metrics
-        self._clock = clock
-        self._binder = binder
-        self._leading = leading
-        self._monitor, self._debug = monitor, debug
-        self._extenders, self.turns = extenders, Turns(gate or Gate(), metrics.held)
+        self._state = parts.state
+        self._cache = parts.cache
+        self._queue = parts.queue
+        self._waiting = parts.waiting
+        self._cycle = parts.cycle
+        self._frameworks = parts.frameworks
+        self._reporter = parts.reporter
+        self._recorder = parts.recorder
+        self._metrics = parts.metrics
+        self._clock = parts.clock
+        self._binder = parts.binder
+        self._leading = parts.leading
+        self._monitor, self._debug = parts.monitor, parts.debug
+        self._extenders, self.turns = parts.extenders, Turns(parts.gate, parts.metrics.held)
         self.outdated_plans = 0  # long decisions that did not hold any more when they were made
         self._later: deque[Steps[None]] = deque()  # work on many pods, for when nothing else is half done
-        self._wake, self.placements = asyncio.Event(), Placements()
-        self.outcomes = Outcomes(
-            state=state, cache=cache, queue=queue, placements=self.placements, reporter=reporter, recorder=recorder, metrics=metrics,
-            clock=clock, evictor=evictor, monitor=monitor, debug=debug, dump=dump, audit=audit, wake=self.wake, later=self._later.append,
-        )  # fmt: skip
-        self.carrier = Carrier(
-            self.placements, state=state, cache=cache, waiting=waiting, binder=binder, readback=readback, metrics=metrics, clock=clock,
-            committed=queue.committed, placed_elsewhere=self.outcomes.placed_elsewhere, taken_back=self.outcomes.taken_back,
-            settled=self.outcomes.settled, failed=self.outcomes.failed, dropped=self.outcomes.dropped, gate=self.turns.gate,
-            journal=self.journal, monitor=monitor,
-        )  # fmt: skip
-        self.evictor = evictor
+        self._wake, self.placements = asyncio.Event(), parts.placements
+        self.outcomes = Outcomes(parts, wake=self.wake, later=self._later.append)
+        self.carrier = Carrier(parts, self.outcomes)
+        self.evictor = parts.evictor
         self.outdated: Callable[[], str] = str  # why nothing may be decided on what we know now; "" when it may
         self._outdated = ""
 

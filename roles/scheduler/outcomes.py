@@ -7,27 +7,17 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from koord.decisions.recorder import Recorder
-from roles.scheduler.auditor import Audit
 from roles.scheduler.binding.binder import Outcome, Task
-from roles.scheduler.binding.preemption import Evictor
-from roles.scheduler.binding.reporter import Reporter
-from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import ERROR, SCHEDULED, UNSCHEDULABLE, Decision
 from roles.scheduler.cycle.record import record_of, victim_records
-from roles.scheduler.diagnosis import Dump, diagnosis_of
+from roles.scheduler.diagnosis import diagnosis_of
 from roles.scheduler.engine import EVICTING
-from roles.scheduler.framework.context import State
 from roles.scheduler.framework.status import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_REJECTORS, Code, Status
 from roles.scheduler.framework.steps import Steps, at_once
-from roles.scheduler.metrics import SchedulerMetrics
-from roles.scheduler.monitor import Monitor
-from roles.scheduler.options import Debug
-from roles.scheduler.planner.placements import Placements
+from roles.scheduler.parts import Parts
 from roles.scheduler.queue.entry import GATED, IN_FLIGHT
-from roles.scheduler.queue.queue import SchedulingQueue
 
 log = logging.getLogger(__name__)
 
@@ -36,44 +26,26 @@ class Outcomes:
     """The ends of attempts. `wake` is called when something may be there to schedule, `later` takes work on many pods for when nothing else
     is half done."""
 
-    def __init__(
-        self,
-        *,
-        state: State,
-        cache: Cache,
-        queue: SchedulingQueue,
-        placements: Placements,
-        reporter: Reporter,
-        recorder: Recorder,
-        metrics: SchedulerMetrics,
-        clock: Callable[[], float],
-        evictor: Evictor,
-        monitor: Monitor,
-        debug: Debug,
-        dump: Dump,
-        audit: Audit,
-        wake: Callable[[], None],
-        later: Callable[[Steps[None]], None],
-    ) -> None:
-        self._state = state
-        self._cache = cache
-        self._queue = queue
-        self._placements = placements
-        self._reporter = reporter
-        self._recorder = recorder
-        self._metrics = metrics
-        self._clock = clock
-        self._evictor = evictor
-        self._monitor = monitor
-        self._debug = debug
-        self._dump = dump
-        self._audit = audit
+    def __init__(self, parts: Parts, *, wake: Callable[[], None], later: Callable[[Steps[None]], None]) -> None:
+        self._state = parts.state
+        self._cache = parts.cache
+        self._queue = parts.queue
+        self._placements = parts.placements
+        self._reporter = parts.reporter
+        self._recorder = parts.recorder
+        self._metrics = parts.metrics
+        self._clock = parts.clock
+        self._evictor = parts.evictor
+        self._monitor = parts.monitor
+        self._debug = parts.debug
+        self._dump = parts.dump
+        self._audit = parts.audit
         self._wake = wake
         self._later = later
         self._evicting: dict[str, tuple[dict[str, Any], list[PodInfo]]] = {}  # by preemptor: how it is queued again, its job
-        evictor.issued = self._issued
-        evictor.cleared = self._cleared
-        queue.gated = self._gated
+        parts.evictor.issued = self._issued
+        parts.evictor.cleared = self._cleared
+        parts.queue.gated = self._gated
 
     def forget(self, uid: str) -> None:
         """A preemptor is gone, or its attempt failed: nobody waits for the answers of its victims."""

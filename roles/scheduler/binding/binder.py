@@ -24,6 +24,7 @@ from roles.scheduler.framework.interfaces import Plugin
 from roles.scheduler.framework.status import SUCCESS, Code, Status, error
 from roles.scheduler.gate import Gate
 from roles.scheduler.planner.placements import Placement
+from roles.scheduler.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -104,22 +105,16 @@ class Binder:
         self._queue: deque[Task] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()  # workers that have nothing to do, each waiting by itself
         self._busy = 0
-        self._tasks: list[asyncio.Task[None]] = []
-        self._alone: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def start(self) -> None:
         """Start the workers on the running loop."""
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._gate.drive(self._work), name=f"binder {number}") for number in range(self._count)]
+        for number in range(self._count):
+            self._tasks.start(self._gate.drive(self._work), f"binder {number}")
 
     async def stop(self) -> None:
         """Cancel what is under way; pods that were not bound are found pending by the next leader."""
-        tasks = [*self._tasks, *self._alone]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        self._tasks = []
+        await self._tasks.stop()
 
     def submit(self, task: Task) -> bool:
         """Bind a pod as soon as a worker is free, at once if something outside must be waited for; returns whether that is so."""
@@ -156,9 +151,7 @@ class Binder:
                 log.error("pod %s was bound by others, and shows what was written for node %s: %s", pod, node, told(failure))
 
     def _by_itself(self, function: Callable[..., Coroutine[Any, Any, None]], task: Task, *args: Any) -> None:
-        alone = asyncio.get_running_loop().create_task(self._gate.drive(function, task, *args), name=f"binding of {task.decision.pod.key}")
-        self._alone.add(alone)
-        alone.add_done_callback(self._alone.discard)
+        self._tasks.start(self._gate.drive(function, task, *args), f"binding of {task.decision.pod.key}")
 
     @property
     def backlog(self) -> int:

@@ -4,25 +4,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
 from koord.seams import perf_counter
-from roles.scheduler.binding.binder import Binder, Outcome, Task
-from roles.scheduler.binding.readback import ReadBack
-from roles.scheduler.binding.waiting import WaitingPods
-from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.binding.binder import Outcome, Task
 from roles.scheduler.cluster.defects import DEFECTS
-from roles.scheduler.framework.context import State
 from roles.scheduler.framework.framework import told
 from roles.scheduler.framework.status import Code, Status, error
-from roles.scheduler.gate import Gate
-from roles.scheduler.journal.journal import Journal
 from roles.scheduler.journal.lines import Operation
-from roles.scheduler.metrics import SchedulerMetrics
-from roles.scheduler.monitor import Monitor
-from roles.scheduler.planner.placements import Answer, Do, Effect, Found, Placement, Placements
+from roles.scheduler.outcomes import Outcomes
+from roles.scheduler.parts import Parts
+from roles.scheduler.planner.placements import Answer, Do, Effect, Found, Placement
+from roles.scheduler.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -34,44 +28,23 @@ Told = Callable[[Task], None]
 
 
 class Carrier:
-    """Runs the effects of placements. What belongs to the queue and to reports is told: `placed_elsewhere` (than where room was kept for
-    the pod), `committed` (permit is over), `taken_back` (the pod counts no more), `settled` (it is bound), `failed` and `dropped`."""
+    """Runs the effects of placements. What belongs to the queue and to reports is told to `outcomes`."""
 
-    def __init__(
-        self,
-        placements: Placements,
-        *,
-        state: State,
-        cache: Cache,
-        waiting: WaitingPods,
-        binder: Binder,
-        readback: ReadBack,
-        metrics: SchedulerMetrics,
-        clock: Callable[[], float],
-        committed: Callable[[str], None],
-        placed_elsewhere: Told,
-        taken_back: Told,
-        settled: Told,
-        failed: Told,
-        dropped: Told,
-        gate: Gate,
-        monitor: Monitor,
-        journal: Journal | None = None,
-    ) -> None:
-        self._journal = journal or Journal()
-        self.placements = placements
-        self._state = state
-        self._cache = cache
-        self._waiting = waiting
-        self._binder = binder
-        self._readback = readback
-        self._metrics = metrics
-        self._monitor = monitor
-        self._clock = clock
-        self._committed = committed
-        self._placed_elsewhere = placed_elsewhere
-        self._gate = gate
-        self._tasks: set[asyncio.Task[None]] = set()
+    def __init__(self, parts: Parts, outcomes: Outcomes) -> None:
+        self._journal = parts.journal
+        self.placements = parts.placements
+        self._state = parts.state
+        self._cache = parts.cache
+        self._queue = parts.queue
+        self._waiting = parts.waiting
+        self._binder = parts.binder
+        self._readback = parts.readback
+        self._metrics = parts.metrics
+        self._monitor = parts.monitor
+        self._clock = parts.clock
+        self._gate = parts.gate
+        self._outcomes = outcomes
+        self._tasks = Tasks()
         self._written: dict[str, Task] = {}  # by UID, of pods that did not get to their node: what may be written on them still
         self._steps: dict[Do, Callable[[Placement, Task], Iterable[Effect]]] = {
             Do.ASSUME: self._assume,
@@ -83,10 +56,10 @@ class Carrier:
         }
         self._ends: dict[Do, Told] = {
             Do.LET_GO: lambda task: self._waiting.drop(task.decision.pod.uid),
-            Do.TAKE_BACK: lambda task: self._take_back(task, taken_back),
-            Do.SETTLE: lambda task: self._settle(task, settled),
-            Do.FAIL: lambda task: self._lose(task, failed),
-            Do.DROP: lambda task: self._lose(task, dropped),
+            Do.TAKE_BACK: self._take_back,
+            Do.SETTLE: self._settle,
+            Do.FAIL: lambda task: self._lose(task, outcomes.failed),
+            Do.DROP: lambda task: self._lose(task, outcomes.dropped),
         }
 
     def run(self, effects: Iterable[Effect]) -> None:
@@ -107,10 +80,7 @@ class Carrier:
 
     async def stop(self) -> None:
         """Cancel what is being read."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.stop()
 
     def _raised(self, do: Do, placement: Placement, failure: BaseException) -> Iterable[Effect]:
         task: Task = placement.task
@@ -151,7 +121,7 @@ class Carrier:
             task.nominated = self._state.nominations.node_of(decision.pod.uid)
             self._state.nominations.remove(decision.pod.uid)
             if task.nominated not in ("", decision.node):
-                self._placed_elsewhere(task)
+                self._outcomes.placed_elsewhere(task)
         if waits and status.code is Code.WAIT:
             task.waits = waits
             return self.placements.permitted(placement, False, waits=True)
@@ -177,7 +147,7 @@ class Carrier:
 
     def _bind(self, placement: Placement, task: Task) -> Iterable[Effect]:
         task.placement = placement
-        self._committed(placement.uid)
+        self._queue.committed(placement.uid)  # permit is over
         former = self._written.get(placement.uid)
         if former is not None:
             task.unsure = former.unsure.union(former.wrote)
@@ -194,11 +164,7 @@ class Carrier:
             self.run(self.placements.answered(placement, _ANSWERS.get(outcome, Answer.REFUSED)))
 
     def _read(self, placement: Placement, task: Task) -> Iterable[Effect]:
-        reading = asyncio.get_running_loop().create_task(
-            self._gate.drive(self._look, placement, task), name=f"reading {task.decision.pod.key}"
-        )
-        self._tasks.add(reading)
-        reading.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._gate.drive(self._look, placement, task), f"reading {task.decision.pod.key}")
         return ()
 
     async def _look(self, placement: Placement, task: Task) -> None:
@@ -213,13 +179,13 @@ class Carrier:
 
     # ---------------------------------------------------------------- ends
 
-    def _take_back(self, task: Task, taken_back: Told) -> None:
+    def _take_back(self, task: Task) -> None:
         """Unreserve, forget, and tell everybody that room has come free."""
         decision = task.decision
         decision.framework.run_unreserve(decision.ctx, self._cache.cluster.slot_of(decision.node))
         self._cache.forget(decision.pod.uid)
         decision.framework.run_forget(decision.pod)
-        taken_back(task)
+        self._outcomes.taken_back(task)
 
     def _lose(self, task: Task, told: Told) -> None:
         """The pod is not where it was placed."""
@@ -240,9 +206,9 @@ class Carrier:
         """A pod is no more."""
         self._written.pop(uid, None)
 
-    def _settle(self, task: Task, settled: Told) -> None:
+    def _settle(self, task: Task) -> None:
         decision = task.decision
         self._written.pop(decision.pod.uid, None)
         decision.framework.run_post_bind(decision.ctx, decision.node)
         self._cache.finish_binding(decision.pod.uid, self._clock())
-        settled(task)
+        self._outcomes.settled(task)

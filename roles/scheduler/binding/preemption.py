@@ -5,7 +5,6 @@ Who is asked when, and what an answer means, the machine decides (planner/evicti
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
@@ -24,6 +23,7 @@ from roles.scheduler.gate import Gate
 from roles.scheduler.journal.journal import Journal
 from roles.scheduler.journal.lines import Operation
 from roles.scheduler.planner.evictions import GRACE, Answer, Do, Effect, Evictions
+from roles.scheduler.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Evictor:
         self._gate = gate or Gate()
         self._preemptors: dict[str, tuple[PodInfo, str]] = {}
         self._victims: dict[str, PodInfo] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self.issued: Issued = lambda uid, failed: None
         self.cleared: Callable[[str], None] = lambda uid: None  # told of preemptors whose victims are gone
 
@@ -108,15 +108,10 @@ class Evictor:
 
     async def stop(self) -> None:
         """Cancel what is under way."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.stop()
 
     def _start(self, name: str, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        task = asyncio.get_running_loop().create_task(self._gate.drive(function, *args), name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._gate.drive(function, *args), name)
 
     def _ask(self, effect: Effect) -> None:
         if self._waiting.reject(effect.victim, "DefaultPreemption", "preempted"):

@@ -14,6 +14,7 @@ from koord.kube.errors import ApiError, Conflict, NotFound
 from koord.kube.events import EventRecorder
 from koord.kube.references import ObjectRef
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -71,20 +72,16 @@ class Reporter:
         self._places: dict[str, str] = {}  # nominations of pods that show no condition yet, as they were told
         self._writing: dict[str, asyncio.Event] = {}
         self._ready = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
 
     def start(self) -> None:
         """Start writing on the running loop."""
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._work(), name=f"conditions {number}") for number in range(self._count)]
+        for number in range(self._count):
+            self._tasks.start(self._work(), f"conditions {number}")
 
     async def stop(self) -> None:
         """Stop; what is not written yet is dropped."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._tasks = []
+        await self._tasks.stop()
 
     def event(self, pod: PodInfo, kind: str, reason: str, note: str, action: str) -> None:
         """An event about a pod, reported by the pod's scheduler."""
