@@ -176,8 +176,6 @@ class Scheduler:
         self.journal.turn_over()
         self.journal.happened(Operation.FLUSH, now)
         self._queue.flush_leftover(now)
-        for pod in self._cache.expire(now):
-            log.warning("pod %s was bound but never seen on its node; it no longer counts there", pod.key)
 
     def _next(self) -> Entry | Steps[None] | None:
         """The pod to be tried next, or long work that comes before it."""

@@ -210,5 +210,4 @@ class Carrier:
         decision = task.decision
         self._written.pop(decision.pod.uid, None)
         decision.framework.run_post_bind(decision.ctx, decision.node)
-        self._cache.finish_binding(decision.pod.uid, self._clock())
         self._outcomes.settled(task)

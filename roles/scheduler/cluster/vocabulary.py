@@ -9,7 +9,6 @@ from roles.scheduler.cluster.interning import Counted, Interner
 
 CPU = 0
 MEMORY = 1
-EPHEMERAL_STORAGE = 2
 
 # Exact up to here in a float64 column: 8 PiB of bytes.
 MAX_EXACT = float(1 << 53)

@@ -113,7 +113,7 @@ class Observer:
         self._listen(self._nodes, channel_of(NODES), self._node)
         self._listen(informers.informer(NAMESPACES, Namespace), channel_of(NAMESPACES), self._namespace)
         # The store keeps PodInfos: parsed once, and a fraction of a decoded pod's size.
-        self._pods = informers.informer(PODS, Pod, field_selector=RUNNING_ONLY, transform=self._cache.parse)
+        self._pods = informers.informer(PODS, Pod, field_selector=RUNNING_ONLY, transform=self._cache.parser.parse)
         self._listen(self._pods, channel_of(PODS), self._pod)
 
     def _listen(self, informer: Any, channel: str, tell: Callable[[Any, Any], None]) -> None:
