@@ -25,6 +25,7 @@ from roles.scheduler.framework.interfaces import NextPod
 from roles.scheduler.framework.status import Candidate, error
 from roles.scheduler.framework.steps import Steps, at_once, begun, in_steps
 from roles.scheduler.journal.lines import Made, Operation
+from roles.scheduler.observing.observer import Acting
 from roles.scheduler.outcomes import Outcomes
 from roles.scheduler.parts import Parts
 from roles.scheduler.planner.placements import Placement
@@ -39,7 +40,7 @@ _FLUSH_EVERY = 30.0
 _LOOK_EVERY = 1.0  # seconds between two looks at the age of what we know
 
 
-class Scheduler:
+class Scheduler(Acting):
     """Live scheduling: pops, decides, and hands placements and evictions to those who carry them out. Everything on one event loop."""
 
     def __init__(self, parts: Parts) -> None:

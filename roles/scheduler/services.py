@@ -12,7 +12,7 @@ from koord.api import names
 from koord.process.requests import Request, Response
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.vocabulary import CPU, MEMORY
-from roles.scheduler.framework.framework import Framework
+from roles.scheduler.framework.framework import Framework, plugins_of
 from roles.scheduler.framework.interfaces import PageError
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.gate import Gate
@@ -27,11 +27,10 @@ Answer = Callable[[dict[str, str]], Any]
 def install(ops: Any, cluster: Cluster, frameworks: Mapping[str, Framework], leading: Callable[[], bool], gate: Gate) -> list[str]:
     """Register the routes on the HTTP server; returns their paths."""
     pages: dict[str, Answer] = {f"{_PREFIX}/nodes/{{name}}": lambda match: node_view(cluster, match["name"])}
-    for framework in frameworks.values():
-        for plugin in framework.plugins.values():
-            for endpoint in plugin.endpoints():
-                # The first profile that has the plugin answers for it.
-                pages.setdefault(f"{_PREFIX}/plugins/{plugin.name}/{endpoint.path}", endpoint.answer)
+    for plugin in plugins_of(frameworks):
+        for endpoint in plugin.endpoints():
+            # The first profile that has the plugin answers for it.
+            pages.setdefault(f"{_PREFIX}/plugins/{plugin.name}/{endpoint.path}", endpoint.answer)
     paths = sorted(pages)
     pages[f"{_PREFIX}/__services__"] = lambda match: {"GET": paths}
     for path, answer in pages.items():

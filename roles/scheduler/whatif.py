@@ -26,6 +26,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import UNSCHEDULABLE, Decision
 from roles.scheduler.cycle.record import ROLE, record_of, subject_of
 from roles.scheduler.engine import Engine, registry
+from roles.scheduler.framework.framework import feeds_of, plugins_of
 from roles.scheduler.framework.handle import ClusterPods
 from roles.scheduler.framework.interfaces import Feed, PodObserver
 from roles.scheduler.framework.registry import Registry
@@ -142,24 +143,17 @@ class Simulation:
             plugin.pod_seen(info)
 
     def _feed(self, objects: Mapping[str, Sequence[Any]]) -> None:
-        for feed in self._feeds():
+        for feed in feeds_of(self._engine.frameworks):
             for item in objects.get(feed.kind.key, ()):
                 feed.observe(None, item)
-
-    def _feeds(self) -> list[Feed]:
-        """What plugins observe, each once."""
-        plugins = (plugin for framework in self._engine.frameworks.values() for plugin in framework.plugins.values())
-        return [*{(feed.kind, feed.observe): feed for plugin in plugins for feed in plugin.feeds()}.values()]
 
     # ---------------------------------------------------------------- asking
 
     def place(self, pods: Iterable[Pod]) -> list[Placement]:
         """Schedule pods in the queue's order, each counted where it went; answers come in that order. Pods of a gang are placed together
         or not at all."""
-        return self._keep(partial(self._place_all, tuple(pods)))
-
-    def _place_all(self, pods: Sequence[Pod]) -> list[Placement]:
-        return self._place(self._sorted(pods))
+        kept = tuple(pods)
+        return self._keep(lambda: self._place(self._sorted(kept)))
 
     def _sorted(self, pods: Iterable[Pod]) -> list[PodInfo]:
         sort_key = next(iter(self._engine.frameworks.values())).queue_sort.sort_key
@@ -269,7 +263,7 @@ class Simulation:
 
     def tell(self, kind: str, old: Any, new: Any) -> None:
         """An object of a further kind that has changed; None for one that is not there."""
-        for feed in self._feeds():
+        for feed in feeds_of(self._engine.frameworks):
             if feed.kind.key == kind:
                 feed.observe(old, new)
 
@@ -369,8 +363,7 @@ class Scheduler:
     def kinds(self) -> dict[str, Feed]:
         """What its plugins look at beside pods and nodes, by kind name: what a snapshot should hold."""
         engine = Engine(self.config, self.plugins, gates=dict(self.gates))
-        feeds = (feed for framework in engine.frameworks.values() for plugin in framework.plugins.values() for feed in plugin.feeds())
-        return {feed.kind.key: feed for feed in feeds if feed.kind not in (PODS, NODES)}
+        return {feed.kind.key: feed for feed in feeds_of(engine.frameworks) if feed.kind not in (PODS, NODES)}
 
 
 def configured(path: str, *, feature_gates: str = "", plugin_paths: Iterable[str] = ()) -> Scheduler:
@@ -388,11 +381,10 @@ def unknown(scheduler_names: Iterable[str]) -> Scheduler:
 def _observers(engine: Engine, objects: Mapping[str, Sequence[Any]]) -> list[PodObserver]:
     """Plugins that follow pods. One whose objects the snapshot does not know (a gang cache without PodGroups) can judge none by them."""
     found = []
-    for framework in engine.frameworks.values():
-        for plugin in framework.plugins.values():
-            kinds = {feed.kind.key for feed in plugin.feeds() if feed.kind != PODS}
-            if isinstance(plugin, PodObserver) and (not kinds or kinds & objects.keys()):
-                found.append(plugin)
+    for plugin in plugins_of(engine.frameworks):
+        kinds = {feed.kind.key for feed in plugin.feeds() if feed.kind != PODS}
+        if isinstance(plugin, PodObserver) and (not kinds or kinds & objects.keys()):
+            found.append(plugin)
     return found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from inspect import isfunction
 from typing import Any, TypeVar
 
 import numpy as np
@@ -467,14 +468,4 @@ def _constant(value: float, capacity: int) -> Vector:
     return column
 
 
-_HOOKS = (
-    "node_set",
-    "node_removed",
-    "pod_added",
-    "pod_removed",
-    "pod_replaced",
-    "namespace_changed",
-    "quiet_begins",
-    "quiet_ends",
-    "sized",
-)
+_HOOKS = tuple(name for name, hook in vars(Columns).items() if isfunction(hook) and name not in ("attach", "grow"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary, ref
 
@@ -59,7 +61,14 @@ UNIQUE_LABELS = frozenset(
 _UNIQUE_TEXT = tuple(label.encode() for label in UNIQUE_LABELS)
 _NO_LABELS: dict[str, str] = {}
 
+# What of a volume has to do with where its pod can be.
+_placing = attrgetter(
+    "persistent_volume_claim", "ephemeral", "csi", "gce_persistent_disk", "aws_elastic_block_store", "azure_disk", "rbd", "iscsi"
+)
+_NOWHERE = _placing(Volume())
 
+
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False, init=False)
 class PodShape:
     """All that scheduling looks at in a pod, shared by the pods for which it is equal.
 
@@ -69,13 +78,6 @@ class PodShape:
     `labels` are without those of UNIQUE_LABELS, unless the pod's own terms speak of them: match selectors against `PodInfo.labels`.
     `template` is the first pod of the shape, of which the others share the parts.
     """
-
-    __slots__ = (
-        "__weakref__", "affinity", "amounts", "annotations", "anti_affinity", "claims", "daemonset", "digest", "gates", "images",
-        "labels", "limits", "memo", "namespace", "node_selector", "non_zero", "ports", "preemption_policy", "preferred_affinity",
-        "preferred_nodes", "priority", "priority_class", "qos", "requests", "required_nodes", "scheduler_name", "spread", "template",
-        "tolerations", "volumes",
-    )  # fmt: skip
 
     digest: bytes
     namespace: str
@@ -302,18 +304,7 @@ def _shape_labels(labels: dict[str, str], terms: bytes) -> dict[str, str]:
 
 def _placing_volumes(volumes: tuple[Volume, ...]) -> tuple[Volume, ...]:
     """Volumes that have to do with where the pod can be; most have not, and names of token volumes differ from pod to pod."""
-    return tuple(
-        volume
-        for volume in volumes
-        if volume.persistent_volume_claim is not None
-        or volume.ephemeral is not None
-        or volume.csi is not None
-        or volume.gce_persistent_disk is not None
-        or volume.aws_elastic_block_store is not None
-        or volume.azure_disk is not None
-        or volume.rbd is not None
-        or volume.iscsi is not None
-    )
+    return tuple(volume for volume in volumes if _placing(volume) != _NOWHERE)
 
 
 def _condition(condition: Condition) -> Condition:

@@ -129,8 +129,7 @@ def label_selector(selector: Any) -> Selector | None:
     """Compile a metav1.LabelSelector; None stays None (matches nothing), an empty one matches everything."""
     if selector is None:
         return None
-    equal = tuple(Requirement(key, IN, (value,)) for key, value in sorted((selector.match_labels or {}).items()))
-    return equal + requirements(selector.match_expressions)
+    return map_selector(selector.match_labels) + requirements(selector.match_expressions)
 
 
 def node_term(term: Any) -> NodeTerm:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 
+from koord.api.kinds import Kind
 from koord.config.errors import InvalidConfig, did_you_mean
 from koord.config.loader import validate_model
 from koord.config.scheduler import Profile as ProfileConfig
@@ -19,7 +20,7 @@ from roles.scheduler.framework import interfaces as api
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.events import Subscription
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import Plugin, Point
+from roles.scheduler.framework.interfaces import Feed, Plugin, Point
 from roles.scheduler.framework.profile import Layout, expand, names_of
 from roles.scheduler.framework.registry import PluginError, profile_path
 from roles.scheduler.framework.status import SUCCESS, Code, Status
@@ -222,6 +223,20 @@ class Framework:
             elif not status.ok:
                 return status.by(plugin.name), {}
         return (Status(Code.WAIT), waits) if waits else (SUCCESS, {})
+
+
+def plugins_of(frameworks: Mapping[str, Framework]) -> Iterator[Plugin]:
+    """The plugins of all profiles."""
+    return (plugin for framework in frameworks.values() for plugin in framework.plugins.values())
+
+
+def feeds_of(frameworks: Mapping[str, Framework]) -> list[Feed]:
+    """What plugins observe, each once: those of several profiles may share their columns."""
+    found: dict[tuple[Kind, Callable[..., object]], Feed] = {}
+    for plugin in plugins_of(frameworks):
+        for feed in plugin.feeds():
+            found.setdefault((feed.kind, feed.observe), feed)
+    return list(found.values())
 
 
 def _with_own(plugins: Iterable[T], kind: type[Any], step: str) -> list[T]:

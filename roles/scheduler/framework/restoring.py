@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType, TracebackType
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Protocol
 
 from koord.accounting.resources import ResourceVector
 from roles.scheduler.cluster.cluster import Cluster
@@ -88,6 +88,3 @@ class RestoredNode(Hypothesis):
         for reservation in self._reservations:
             self.remove(reservation.uid)
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> Any:
-        return super().__exit__(kind, value, trace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from koord.api.kinds import NAMESPACES, NODEMETRICS, NODES, PODS, Kind
 from koord.api.objects import Namespace, Node, NodeMetric, Pod
@@ -17,10 +17,10 @@ from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent
-from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.interfaces import PodObserver
+from roles.scheduler.framework.framework import Framework, feeds_of, plugins_of
+from roles.scheduler.framework.interfaces import Feed, PodObserver
 from roles.scheduler.framework.steps import Steps, at_once
-from roles.scheduler.gate import Gate
+from roles.scheduler.gate import Gate, Tell
 from roles.scheduler.journal.journal import Journal
 from roles.scheduler.queue.queue import SchedulingQueue
 
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 RUNNING_ONLY = "status.phase!=Succeeded,status.phase!=Failed"
 
 
-class Acting(Protocol):
-    """Who has placements and evictions under way."""
+class Acting:
+    """Who has placements and evictions under way; this one only looks."""
 
     def pod_on_node(self, pod: PodInfo) -> None:
         """The API server shows a pod on a node for the first time."""
@@ -44,22 +44,6 @@ class Acting(Protocol):
 
     def node_gone(self, name: str) -> None:
         """It shows a node no more."""
-
-
-class NobodyActs:
-    """A scheduler that only looks."""
-
-    def pod_on_node(self, pod: PodInfo) -> None:
-        """Nothing was set out to be done."""
-
-    def pod_leaving(self, uid: str) -> None:
-        """Nothing was set out to be done."""
-
-    def pod_gone(self, uid: str) -> None:
-        """Nothing was set out to be done."""
-
-    def node_gone(self, name: str) -> None:
-        """Nothing was set out to be done."""
 
 
 class Observer:
@@ -95,12 +79,12 @@ class Observer:
         self._gate = gate or Gate()
         self._journal = journal or Journal()
         self._journaled: dict[str, Any] = {}  # informers whose objects the journal is told of, by channel
-        self.acting: Acting = NobodyActs()
+        self.acting = Acting()
         self._foreign_nominations = foreign_nominations
         self._pods: Any = None
         self._nodes: Any = None
         self._reserve_pods: dict[str, PodInfo] = {}  # by the Reservation's name
-        observers = [plugin for fw in frameworks.values() for plugin in fw.plugins.values() if isinstance(plugin, PodObserver)]
+        observers = [plugin for plugin in plugins_of(frameworks) if isinstance(plugin, PodObserver)]
         self._told_seen: list[Callable[[Any], None]] = [watcher.pod_seen for watcher in (*observers, *watching)]
         self._told_gone: list[Callable[[Any], None]] = [watcher.pod_gone for watcher in (*observers, *watching)]
         self.attached = False
@@ -108,15 +92,16 @@ class Observer:
     def attach(self, informers: Any) -> None:
         """Ask the factory for everything that is needed and listen. The factory is started by the caller."""
         self.attached = True
-        self._feeds(informers)
+        for feed in feeds_of(self._frameworks):
+            self._feed(informers, feed)
         self._nodes = informers.informer(NODES, Node)
-        self._listen(self._nodes, channel_of(NODES), self._node)
+        self._listen(self._nodes, channel_of(NODES), _each(self.node_added, self.node_updated, self.node_deleted))
         self._listen(informers.informer(NAMESPACES, Namespace), channel_of(NAMESPACES), self._namespace)
         # The store keeps PodInfos: parsed once, and a fraction of a decoded pod's size.
         self._pods = informers.informer(PODS, Pod, field_selector=RUNNING_ONLY, transform=self._cache.parser.parse)
-        self._listen(self._pods, channel_of(PODS), self._pod)
+        self._listen(self._pods, channel_of(PODS), _each(self.pod_added, self.pod_updated, self.pod_deleted))
 
-    def _listen(self, informer: Any, channel: str, tell: Callable[[Any, Any], None]) -> None:
+    def _listen(self, informer: Any, channel: str, tell: Tell) -> None:
         """Tell of an informer's objects; the journal once, however many are told."""
         if channel in self._journaled or not self._journal.keeps:
             self._journaled.setdefault(channel, informer)
@@ -166,17 +151,7 @@ class Observer:
 
     # ---------------------------------------------------------------- feeds of plugins
 
-    def _feeds(self, informers: Any) -> None:
-        known: set[Any] = set()
-        for framework in self._frameworks.values():
-            for plugin in framework.plugins.values():
-                for feed in plugin.feeds():
-                    key = (feed.kind, feed.observe)  # plugins of several profiles may share their columns
-                    if key not in known:
-                        known.add(key)
-                        self._feed(informers, feed)
-
-    def _feed(self, informers: Any, feed: Any) -> None:
+    def _feed(self, informers: Any, feed: Feed) -> None:
         def tell(old: Any, new: Any) -> None:
             self._state.now = self._clock()
             try:
@@ -201,15 +176,6 @@ class Observer:
             self._listen(informer, channel_of(feed.kind, feed.namespace, feed.field_selector), tell)
 
     # ---------------------------------------------------------------- nodes and namespaces
-
-    def _node(self, old: Node | None, new: Node | None) -> None:
-        if new is None:
-            assert old is not None
-            self.node_deleted(old)
-        elif old is None:
-            self.node_added(new)
-        else:
-            self.node_updated(old, new)
 
     def node_added(self, node: Node) -> None:
         """A node appeared."""
@@ -265,15 +231,6 @@ class Observer:
             self._event(ClusterEvent(NAMESPACES.kind, Action.UPDATE_LABELS))
 
     # ---------------------------------------------------------------- pods
-
-    def _pod(self, old: PodInfo | None, new: PodInfo | None) -> None:
-        if new is None:
-            assert old is not None
-            self.pod_deleted(old)
-        elif old is None:
-            self.pod_added(new)
-        else:
-            self.pod_updated(old, new)
 
     def pod_added(self, info: PodInfo) -> None:
         """A pod appeared."""
@@ -397,6 +354,20 @@ class Observer:
     def _event(self, event: ClusterEvent) -> None:
         if self._queue.on_event(event, self._state.now):
             self._changed()
+
+
+def _each(added: Callable[[Any], None], updated: Callable[[Any, Any], None], deleted: Callable[[Any], None]) -> Tell:
+    """Tells one of three of what became of an object."""
+
+    def tell(old: Any, new: Any) -> None:
+        if new is None:
+            deleted(old)
+        elif old is None:
+            added(new)
+        else:
+            updated(old, new)
+
+    return tell
 
 
 def channel_of(kind: Kind, namespace: str | None = None, field_selector: str = "") -> str:
