@@ -10,6 +10,8 @@ from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -19,7 +21,6 @@ from roles.scheduler.options import Thresholds
 
 log = logging.getLogger(__name__)
 
-_PREFIX = "scheduler_workload_auditor_"
 _SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _COUNTS = (1, 2, 3, 5, 10, 20, 50, 100)
 
@@ -193,18 +194,14 @@ class AuditMetrics:
     """The auditor's metrics."""
 
     def __init__(self, registry: CollectorRegistry, labels: list[str]) -> None:
-        def histogram(name: str, text: str, names: list[str], buckets: tuple[float, ...] = _SECONDS) -> Histogram:
-            return Histogram(_PREFIX + name, text, names, buckets=buckets, registry=registry)
-
-        self.repeated = Counter(
-            _PREFIX + "repeated_preemptions", "Workloads for which pods were preempted more than once.", labels, registry=registry
-        )
-        self.invalidations = Counter(
-            _PREFIX + "preemption_invalidations", "Preemptions whose room the workload did not get.", labels, registry=registry
-        )
+        named: dict[str, Any] = {"namespace": "scheduler", "subsystem": "workload_auditor", "registry": registry}
+        counter: Callable[..., Counter] = partial(Counter, **named)
+        histogram: Callable[..., Histogram] = partial(Histogram, **{"buckets": _SECONDS, **named})
+        self.repeated = counter("repeated_preemptions", "Workloads for which pods were preempted more than once.", labels)
+        self.invalidations = counter("preemption_invalidations", "Preemptions whose room the workload did not get.", labels)
         self.reschedule = histogram("victim_reschedule_duration_seconds", "Seconds from the end of the victims to the binding.", labels)
         self.retries = histogram(
-            "preemption_victim_deleting_retries", "Attempts at a workload while its victims terminate.", labels, _COUNTS
+            "preemption_victim_deleting_retries", "Attempts at a workload while its victims terminate.", labels, buckets=_COUNTS
         )
         self.deleted = histogram(
             "preemption_to_victim_deleted_seconds", "Seconds from the decision to preempt to the end of the victims.", labels
@@ -212,15 +209,13 @@ class AuditMetrics:
         self.interrupted = histogram(
             "preemption_cycle_interrupted_seconds", "Seconds from the decision to preempt until it was given up.", labels
         )
+        outcome = [*labels, "event_type", "outcome"]
         self.before = histogram(
-            "scheduling_events_before_outcome",
-            "What happened to a workload until its outcome, by event.",
-            [*labels, "event_type", "outcome"],
-            _COUNTS,
+            "scheduling_events_before_outcome", "What happened to a workload until its outcome, by event.", outcome, buckets=_COUNTS
         )
         self.interval = histogram("scheduling_event_interval_seconds", "Seconds between scheduling events of a workload.", labels)
         self.took = histogram(
-            "record_method_duration_seconds", "Seconds that a call of the auditor took.", ["method"], (1e-6, 1e-5, 1e-4, 1e-3)
+            "record_method_duration_seconds", "Seconds that a call of the auditor took.", ["method"], buckets=(1e-6, 1e-5, 1e-4, 1e-3)
         )
 
 

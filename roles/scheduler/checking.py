@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from koord.config.errors import ConfigError, InvalidConfig
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler.engine import Engine
@@ -15,19 +18,17 @@ def mistakes(config: KubeSchedulerConfiguration, plugins: Registry, source: str)
     for profile in config.profiles:
         for entry in profile.plugin_config:
             plugin = plugins.get(entry.name)
-            if plugin is None:
-                continue  # told by the engine, which knows whether that matters
-            try:
-                build_args(plugin, profile, source)
-            except InvalidConfig as error:
-                found |= dict.fromkeys(error.errors)
-            except PluginError as error:
-                found[ConfigError(error.path, str(error))] = None
-    if not found:
-        try:
-            Engine(config, plugins, source=source)
-        except InvalidConfig as error:
-            found |= dict.fromkeys(error.errors)
-        except PluginError as error:
-            found[ConfigError(error.path, str(error))] = None
-    return list(found)
+            if plugin is not None:  # else told by the engine, which knows whether that matters
+                found |= dict.fromkeys(_mistakes_of(build_args, plugin, profile, source))
+    return list(found) or _mistakes_of(Engine, config, plugins, source=source)
+
+
+def _mistakes_of(build: Callable[..., Any], *args: Any, **more: Any) -> list[ConfigError]:
+    """What keeps something from being built."""
+    try:
+        build(*args, **more)
+    except InvalidConfig as error:
+        return list(dict.fromkeys(error.errors))
+    except PluginError as error:
+        return [ConfigError(error.path, str(error))]
+    return []

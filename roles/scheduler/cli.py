@@ -21,15 +21,9 @@ if TYPE_CHECKING:
     from koord.process.life import Life
     from koord.process.serving import Gate, Serving
 
-_LEASE = {
-    "leader_elect": "leader_elect",
-    "leader_elect_lease_duration": "lease_duration",
-    "leader_elect_renew_deadline": "renew_deadline",
-    "leader_elect_retry_period": "retry_period",
-    "leader_elect_resource_lock": "resource_lock",
-    "leader_elect_resource_name": "resource_name",
-    "leader_elect_resource_namespace": "resource_namespace",
-}
+_LEASE_FIELDS = ("lease_duration", "renew_deadline", "retry_period", "resource_lock", "resource_name", "resource_namespace")
+_LEASE = {"leader_elect": "leader_elect", **{f"leader_elect_{field}": field for field in _LEASE_FIELDS}}
+"""Fields of the configuration's leaderElection by the flags that overlay them."""
 
 
 _SECTIONS = {
@@ -84,11 +78,9 @@ def command(
     **flags: Any,
 ) -> None:
     """Schedule pods: load-aware, with kube-scheduler's plugins, as columns over all nodes at once."""
-    from koord.config.gates import SCHEDULER, FeatureGates
     from koord.process import life
 
-    FeatureGates(SCHEDULER).set_from_flag(flags.get("feature_gates") or "")
-
+    gates_of(flags.get("feature_gates") or "")
     given = {name: value for name, value in flags.items() if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
     if validate_config or write_config_to:
         sys.exit(_check(config, flags, given, write_config_to))
@@ -120,7 +112,6 @@ def _warn(given: dict[str, Any], has_config: bool) -> None:
 
 def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
     """The options of the file, overlaid by the flags that were given. Raises InvalidConfig."""
-    from koord.config.gates import SCHEDULER, FeatureGates
     from koord.config.loader import overlaid
     from koord.config.scheduler import KubeSchedulerConfiguration, load
     from koord.process.errors import UsageError
@@ -136,18 +127,25 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
         labels = groups.metric_labels(flags["workload_auditor_metric_labels"])
     except ValueError as error:
         raise UsageError(f"--workload-auditor-metric-labels: {error}") from None
-    gates = FeatureGates(SCHEDULER)
-    gates.set_from_flag(flags.get("feature_gates") or "")
     return Options(
         config,
         source=path or "config",
         plugin_paths=tuple(flags.get("plugin_path") or ()),
-        gates=gates.all(),
+        gates=gates_of(flags.get("feature_gates") or ""),
         debug=Debug(**taken(Debug, flags)),
         barrier=Barrier(**taken(Barrier, flags)),
         audit=Thresholds(**{**taken(Thresholds, flags), "labels": labels}),
         **taken(Options, flags),
     )
+
+
+def gates_of(text: str) -> dict[str, bool]:
+    """The feature gates as `--feature-gates` sets them. Raises ConfigError."""
+    from koord.config.gates import SCHEDULER, FeatureGates
+
+    gates = FeatureGates(SCHEDULER)
+    gates.set_from_flag(text)
+    return gates.all()
 
 
 def reviewers(flags: dict[str, Any], target: ClientConfig) -> tuple[ClientConfig, ClientConfig]:

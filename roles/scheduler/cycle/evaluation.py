@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,14 +32,22 @@ _EVERYTHING = -1  # kinds of change: whatever it may concern
 _FEW = 4  # rows that are judged one by one, in plain numbers
 
 Slots = NDArray[np.intp]
-Plan = tuple[list[FilterVector], list[ScoreVector]]
+Stale = tuple[list[FilterVector], list[ScoreVector]]
+
+
+class Plan(NamedTuple):
+    """Whom to ask about a row; `dear` are the row-wise filters."""
+
+    filters: list[FilterVector]
+    scores: list[ScoreVector]
+    dear: list[FilterVector]
 
 
 class Evaluation(Judgement):
     """The judgement of one shape under one profile, kept current."""
 
     __slots__ = (
-        "_best", "_current", "_dear", "_epoch", "_plans", "_position", "_restores", "_scored", "_special", "_stamped", "_top", "_unkept",
+        "_best", "_current", "_epoch", "_plans", "_position", "_restores", "_scored", "_special", "_stamped", "_top", "_unkept",
         "data", "framework", "nominated", "pre_filter", "skipped", "version",
     )  # fmt: skip
 
@@ -54,8 +62,7 @@ class Evaluation(Judgement):
         self._best: list[int] | None = None  # slots with the highest total, in order; None when unknown
         self._top = 0.0  # that total
         self._plans: dict[int, Plan] = {}  # by kinds of change: whom to ask about a row that changed
-        self._dear: dict[int, list[FilterVector]] = {}  # the same of row-wise filters
-        self._stamped: Plan = ([], [])
+        self._stamped: Stale = ([], [])  # those of which other rows than those that changed may differ
         self._restores = False  # whether the shape may ever use a reservation
         self._special: NDArray[np.bool_] = cluster.alive  # rows with reservations that it may use
         self._unkept = 0  # how many plugins' answers were not kept when it was built
@@ -105,7 +112,7 @@ class Evaluation(Judgement):
             self._evaluate(ctx, rows, kinds, filters, scores)
         return True
 
-    def _stale(self, ctx: CycleContext) -> Plan:
+    def _stale(self, ctx: CycleContext) -> Stale:
         """Vectors of which rows that did not change themselves may differ by now."""
         filters, scores = self._stamped
         stale = [vector for vector in filters if vector.stamp_of(ctx) != vector.stamp]
@@ -134,21 +141,18 @@ class Evaluation(Judgement):
 
     def _replan(self, ctx: CycleContext) -> None:
         """Forget what is kept about which vectors there are."""
-        self._plans, self._dear = {}, {}
+        self._plans = {}
         filters = [vector for vector in self.filters if vector.stamp_of(ctx) is not None]
         self._stamped = (filters, [vector for vector in self.scores if vector.stamp is not None])
 
     def _plan(self, kinds: int) -> Plan:
         plan = self._plans.get(kinds)
         if plan is None:
-            filters = [vector for vector in self.filters if kinds == _EVERYTHING or vector.plugin.reads & kinds]
-            plan = self._plans[kinds] = (filters, [vector for vector in self.scores if vector.plugin.score_reads & kinds])
-        return plan
-
-    def _plan_dear(self, kinds: int) -> list[FilterVector]:
-        plan = self._dear.get(kinds)
-        if plan is None:
-            plan = self._dear[kinds] = [vector for vector in self.row_filters if vector.plugin.reads & kinds]
+            plan = self._plans[kinds] = Plan(
+                [vector for vector in self.filters if kinds == _EVERYTHING or vector.plugin.reads & kinds],
+                [vector for vector in self.scores if vector.plugin.score_reads & kinds],
+                [vector for vector in self.row_filters if vector.plugin.reads & kinds],
+            )
         return plan
 
     def _pre_filter(self, ctx: CycleContext) -> None:
@@ -182,7 +186,7 @@ class Evaluation(Judgement):
         numbers where plugins know how. False where it is for `_evaluate` to say."""
         if not self._scored or len(rows) > _FEW:
             return False
-        for vector in self._plan(kinds)[1]:
+        for vector in self._plan(kinds).scores:
             if vector.normalizer is not None and not isinstance(vector.raw, float):
                 return False  # what is nearly always another value may move the extremes
         for index, slot in enumerate(rows.tolist()):
@@ -198,12 +202,12 @@ class Evaluation(Judgement):
         """Whether a row that passed still does. What a row-wise filter says is kept, so that it is not asked twice."""
         timed = self.framework.timer is not None or self.framework.trust.watched
         ask = self.framework.ask_for_all
-        for vector in self._plan(kinds)[0]:
+        for vector in self._plan(kinds).filters:
             plugin = vector.plugin
             rows: Any = slot if plugin.takes_slot else row
             if ask(plugin, "Filter", plugin.filter, ctx, rows) if timed else plugin.filter(ctx, rows):
                 return False
-        for vector in self._plan_dear(kinds):
+        for vector in self._plan(kinds).dear:
             plugin = vector.plugin
             rows = slot if plugin.takes_slot else row
             codes = ask(plugin, "Filter", plugin.filter, ctx, rows) if timed else plugin.filter(ctx, rows)
@@ -217,7 +221,7 @@ class Evaluation(Judgement):
         """Score a row that still passes; False where that may change what other rows get."""
         timed = self.framework.timer is not None or self.framework.trust.watched
         ask = self.framework.ask_for_all
-        for vector in self._plan(kinds)[1]:
+        for vector in self._plan(kinds).scores:
             plugin = vector.plugin
             rows: Any = slot if plugin.takes_slot else row
             raw: Any = ask(plugin, "Score", plugin.score, ctx, rows) if timed else plugin.score(ctx, rows)
@@ -231,7 +235,7 @@ class Evaluation(Judgement):
 
     def _evaluate(self, ctx: CycleContext, rows: Rows, kinds: int, stale: list[FilterVector], stale_scores: list[ScoreVector]) -> None:
         """Judge `rows`, which changed in `kinds`, and all rows for whom a stamp says that they may be judged otherwise."""
-        asked = [vector for vector in self._plan(kinds)[0] if vector not in stale] if stale else self._plan(kinds)[0]
+        asked = [vector for vector in self._plan(kinds).filters if vector not in stale] if stale else self._plan(kinds).filters
         self._ask(ctx, asked, rows)
         if stale:
             self._ask(ctx, stale, ALL_ROWS)
@@ -339,7 +343,7 @@ class Evaluation(Judgement):
         else:
             slots = self.cluster.slots[rows]
             slots = slots[self.feasible[slots]]
-        asked = self._plan(kinds)[1]
+        asked = self._plan(kinds).scores
         if asked and len(slots):
             self._ask_scores(ctx, asked, slots)
 

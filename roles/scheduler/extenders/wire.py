@@ -68,16 +68,12 @@ def scores(answer: Any) -> dict[str, int]:
 
 def preemption_args(pod: Object, candidates: Iterable[Candidate], pods: Mapping[str, Object] | None) -> Object:
     """ExtenderPreemptionArgs: victims by node, as UIDs, or as whole pods when `pods` (by "namespace/name") are given."""
-    if pods is None:
-        meta = {
-            c.node: {"Pods": [{"UID": victim.uid} for victim in c.victims], "NumPDBViolations": c.violations} for c in candidates
-        }  # fmt: skip
-        return {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": meta}
-    whole = {
-        c.node: {"Pods": [pods[victim.key] for victim in c.victims if victim.key in pods], "NumPDBViolations": c.violations}
-        for c in candidates
-    }  # fmt: skip
-    return {"Pod": pod, "NodeNameToVictims": whole, "NodeNameToMetaVictims": None}
+    victims: Object = {}
+    for candidate in candidates:
+        shown = [{"UID": v.uid} for v in candidate.victims] if pods is None else [pods[v.key] for v in candidate.victims if v.key in pods]
+        victims[candidate.node] = {"Pods": shown, "NumPDBViolations": candidate.violations}
+    whole, meta = (None, victims) if pods is None else (victims, None)
+    return {"Pod": pod, "NodeNameToVictims": whole, "NodeNameToMetaVictims": meta}
 
 
 def preempted(answer: Any, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:

@@ -15,16 +15,14 @@ MAX_SCORE = 100.0
 class Normalizer(Protocol):
     """Maps raw scores to 0..100 given the extremes over feasible nodes. Raw values equal to `ignored` take no part in the extremes."""
 
-    ignored: float | None
+    ignored: float | None = None
 
     def apply(self, raw: Any, low: float, high: float) -> Any:
         """Works on a vector and on a single number alike; whole numbers come out."""
 
 
-class Proportional:
+class Proportional(Normalizer):
     """raw·100/max, floored; all 0 when the maximum is 0."""
-
-    ignored: float | None = None
 
     def apply(self, raw: Any, low: float, high: float) -> Any:
         if high <= 0:
@@ -32,10 +30,8 @@ class Proportional:
         return np.floor(raw * MAX_SCORE / high)
 
 
-class ReverseProportional:
+class ReverseProportional(Normalizer):
     """100 - raw·100/max; all 100 when the maximum is 0."""
-
-    ignored: float | None = None
 
     def apply(self, raw: Any, low: float, high: float) -> Any:
         if high <= 0:
@@ -43,10 +39,8 @@ class ReverseProportional:
         return MAX_SCORE - np.floor(raw * MAX_SCORE / high)
 
 
-class Spread:
+class Spread(Normalizer):
     """100·(raw - min)/(max - min), floored; all 0 when the two are equal."""
-
-    ignored: float | None = None
 
     def apply(self, raw: Any, low: float, high: float) -> Any:
         if high <= low:
@@ -54,10 +48,8 @@ class Spread:
         return np.floor(MAX_SCORE * (raw - low) / (high - low))
 
 
-class Fine:
+class Fine(Normalizer):
     """As Spread, in steps of 1/1024: what differs little still differs, and any order still adds up alike."""
-
-    ignored: float | None = None
 
     def apply(self, raw: Any, low: float, high: float) -> Any:
         if high <= low:

@@ -150,11 +150,7 @@ class Encoder:
             found = self._change(item)
             return [found] if found is not None else []
         if isinstance(item, Happening):
-            now = item.now
-            if now == self._time:
-                now = 0
-            else:
-                self._time = now
+            now = self._at(item.now)
             return [(item.what, now, self._pods.get(item.uid, item.uid), *item.more) if item.uid or item.more else (item.what, now)]
         if isinstance(item, Decided):
             made = item.made
