@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import orjson
 
 from koord import seams
 from koord.api import names
+from koord.api.labels import parse_go_bool
 from koord.api.times import format_time
 from roles.scheduler.cycle.decision import Decision, FitFailure
 from roles.scheduler.options import Debug
 from roles.scheduler.tasks import Tasks
 
 log = logging.getLogger(__name__)
-
-_TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
-_FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 
 Document = dict[str, Any]
 
@@ -141,18 +140,12 @@ def install(ops: Any, debug: Debug, dump: Dump) -> None:
 
     ops.flag("s", scores)
     for name, target, field in (("f", debug, "filters"), ("d", debug, "diagnosis"), ("db", dump, "blocking")):
-        ops.flag(name, _switch(target, field))
+        ops.flag(name, partial(_switch, target, field))
 
 
-def _switch(target: Any, field: str) -> Callable[[str], None]:
-    def put(text: str) -> None:
-        setattr(target, field, parse_bool(text))
-
-    return put
-
-
-def parse_bool(text: str) -> bool:
-    """A boolean as Go spells it. Raises ValueError."""
-    if text in _TRUE or text in _FALSE:
-        return text in _TRUE
-    raise ValueError(f"{text!r} is no boolean; accepted: true, false, t, f, 1, 0")
+def _switch(target: Any, field: str, text: str) -> None:
+    """Raises ValueError for what is no boolean as Go spells it."""
+    value = parse_go_bool(text)
+    if value is None:
+        raise ValueError(f"{text!r} is no boolean; accepted: true, false, t, f, 1, 0")
+    setattr(target, field, value)

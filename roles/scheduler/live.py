@@ -254,11 +254,15 @@ class Scheduler(Acting):
     def _outrun(self, entry: Entry, placement: Placement) -> None:
         """No decision held until it could be carried out."""
         log.info("pod %s: the cluster changes faster than its place can be planned; it is tried again later", entry.pod.key)
+        self.outcomes.requeue(entry.pod.uid, self._erred(entry, placement), error=True)
+
+    def _erred(self, entry: Entry, placement: Placement) -> float:
+        """An attempt ends with an error; returns when."""
         now = self._clock()
         self._monitor.ended(entry.pod.uid, now)
         self._metrics.attempt(ERROR, entry.pod.shape.scheduler_name, now - placement.since)
         self.placements.undecided(placement)
-        self.outcomes.requeue(entry.pod.uid, now, error=True)
+        return now
 
     def _went(self, entry: Entry, placement: Placement) -> bool:
         """Whether a pod went, or was asked to go, while its decision was made: nothing follows from it then."""
@@ -424,12 +428,9 @@ class Scheduler(Acting):
     def _crashed(self, entry: Entry, placement: Placement, failure: BaseException) -> None:
         """A defect in a plugin or in us: the pod backs off, the scheduler goes on."""
         log.error("scheduling of %s failed", entry.pod.key, exc_info=failure)
-        uid, now = entry.pod.uid, self._clock()
         if placement.task is not None:
             return  # decided: the carrier sees it to its end
-        self._monitor.ended(uid, now)
-        self._metrics.attempt(ERROR, entry.pod.shape.scheduler_name, now - placement.since)
-        self.placements.undecided(placement)
+        uid, now = entry.pod.uid, self._erred(entry, placement)
         self.outcomes.forget(uid)
         try:
             self._reporter.failed(entry.pod, error(told(failure)).message, error=True, nominate=None, now=now)

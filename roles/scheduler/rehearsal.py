@@ -118,7 +118,8 @@ class Rehearsal:
             return
         status, waits = framework.run_permit(decision.ctx, decision.slot)
         if status.code is Code.WAIT:
-            decision.verdict, decision.status = UNSCHEDULABLE, unschedulable(_held_by(waits, decision.node))
+            text = f"the pod would wait on node {decision.node} for {', '.join(sorted(waits))}"
+            decision.verdict, decision.status = UNSCHEDULABLE, unschedulable(text)
             nominated = self._engine.state.nominations.node_of(decision.pod.uid)
             self._engine.state.nominations.remove(decision.pod.uid)
             self.waiting.hold(decision.pod, decision.node, waits, self._engine.state.now, self._resumed(decision, nominated))
@@ -150,7 +151,3 @@ class Rehearsal:
         decision.framework.run_unreserve(decision.ctx, cluster.slot_of(decision.node))
         cluster.remove_pod(decision.pod.uid)
         decision.framework.run_forget(decision.pod)
-
-
-def _held_by(waits: Iterable[str], node: str) -> str:
-    return f"the pod would wait on node {node} for {', '.join(sorted(waits))}"

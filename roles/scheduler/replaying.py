@@ -163,7 +163,8 @@ class Replay:
         self._moment.time = item.now
         self._happening, self._then = item, then
         if self._paused is not None:
-            self._abandon()
+            self._paused.close()
+            self._paused = None
         entry = self._next(item.uid, item.now)
         if entry is None:
             if then is not None:
@@ -178,11 +179,6 @@ class Replay:
                 pass
         except StopIteration:
             self._paused = None
-
-    def _abandon(self) -> None:
-        assert self._paused is not None
-        self._paused.close()
-        self._paused = None
 
     def _next(self, uid: str, now: float) -> Entry | None:
         """What the live scheduler does before a pod's turn: plugins are asked first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -188,10 +188,8 @@ class Binder:
         except NotFound as failure:
             gone = failure.details.get("name", pod.name) in (pod.name, pod.reservation)
             return (Outcome.GONE if gone else Outcome.RETRY), error(f"binding rejected: {failure}")
-        except Invalid as failure:
-            return Outcome.PARKED, error(f"binding rejected: {failure}")
         except ApiError as failure:
-            return Outcome.RETRY, error(f"binding failed: {failure}")
+            return _outcome_of(failure, {Invalid: Outcome.PARKED})
         except DEFECTS as failure:
             if ends_us(failure):
                 raise
@@ -199,16 +197,10 @@ class Binder:
             return Outcome.RETRY, error(f"binding failed: {told(failure)}")
         try:
             return await self._bind(task.decision)
-        except NotFound as failure:
-            return Outcome.GONE, error(f"binding rejected: {failure}")
-        except Conflict as failure:
-            return Outcome.OPEN, error(f"binding rejected: {failure}")
-        except Invalid as failure:
-            return Outcome.PARKED, error(f"binding rejected: {failure}")
         except (Unreachable, ServerError) as failure:
             return Outcome.LOST, error(f"binding failed: {failure}")
         except ApiError as failure:
-            return Outcome.RETRY, error(f"binding failed: {failure}")
+            return _outcome_of(failure, {NotFound: Outcome.GONE, Conflict: Outcome.OPEN, Invalid: Outcome.PARKED})
         except DEFECTS as failure:
             if ends_us(failure):
                 raise
@@ -329,6 +321,14 @@ class Binder:
             if status.code is not Code.SKIP:
                 return status if status.ok else status.by(patcher.name)
         return error("preBind plugins want annotations written, but no plugin of the profile writes them (DefaultPreBind)")
+
+
+def _outcome_of(failure: ApiError, rejections: Mapping[type[ApiError], Outcome]) -> tuple[Outcome, Status]:
+    """What an answer comes to that is an error."""
+    for kind, outcome in rejections.items():
+        if isinstance(failure, kind):
+            return outcome, error(f"binding rejected: {failure}")
+    return Outcome.RETRY, error(f"binding failed: {failure}")
 
 
 def _leave_nothing(pod: PodInfo, unsure: frozenset[str], draft: BindDraft) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from roles.scheduler.cluster.columns import grown
 from roles.scheduler.cluster.interning import Counted
 from roles.scheduler.cluster.terms import DOES_NOT_EXIST, EXISTS, IN, NOT_IN, Requirement, matches_value
 
@@ -92,9 +93,7 @@ class LabelColumns:
         """Lengthen all columns."""
         self._capacity = capacity
         for column in self._columns.values():
-            ids = np.zeros(capacity, dtype=np.int32)
-            ids[: len(column.ids)] = column.ids
-            column.ids = ids
+            column.ids = grown(column.ids, capacity)
 
     def match_all(self, selector: Iterable[Requirement], rows: Rows) -> BoolVector | None:
         """Which rows meet all requirements; None when there is none."""

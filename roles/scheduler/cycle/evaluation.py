@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -201,19 +202,15 @@ class Evaluation(Judgement):
     def _still_passes(self, ctx: CycleContext, slot: int, row: Rows, kinds: int) -> bool:
         """Whether a row that passed still does. What a row-wise filter says is kept, so that it is not asked twice."""
         timed = self.framework.timer is not None or self.framework.trust.watched
-        ask = self.framework.ask_for_all
-        for vector in self._plan(kinds).filters:
+        ask, plan = self.framework.ask_for_all, self._plan(kinds)
+        for vector in chain(plan.filters, plan.dear):
             plugin = vector.plugin
             rows: Any = slot if plugin.takes_slot else row
-            if ask(plugin, "Filter", plugin.filter, ctx, rows) if timed else plugin.filter(ctx, rows):
-                return False
-        for vector in self._plan(kinds).dear:
-            plugin = vector.plugin
-            rows = slot if plugin.takes_slot else row
-            codes = ask(plugin, "Filter", plugin.filter, ctx, rows) if timed else plugin.filter(ctx, rows)
+            codes: Any = ask(plugin, "Filter", plugin.filter, ctx, rows) if timed else plugin.filter(ctx, rows)
             if codes:
-                vector.put(row, np.atleast_1d(codes), self.cluster.capacity)
-                vector.told = slot
+                if vector.asked is not None:
+                    vector.put(row, np.atleast_1d(codes), self.cluster.capacity)
+                    vector.told = slot
                 return False
         return True
 

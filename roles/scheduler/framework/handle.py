@@ -23,10 +23,6 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Activation and reports outside a live scheduler."""
 
 
-def _nobody(test: Callable[[PodInfo], bool], by_template: bool) -> None:
-    """Nobody waits outside a live scheduler."""
-
-
 class PodEvents(Protocol):
     """Where reserve pods come in, as if the API server showed them (pods that stand for Reservations are not in its list of pods)."""
 
@@ -85,7 +81,7 @@ class Handle:
     frameworks: dict[str, Any] = field(default_factory=dict)  # the Framework of each profile, by scheduler name
     released: Callable[[str], None] = _nothing  # a pod, by its UID, has none of the devices any more that it had when it went
     pods: PodEvents = field(init=False)
-    wake: Callable[[Callable[[PodInfo], bool], bool], None] = _nobody  # see SchedulingQueue.wake
+    wake: Callable[[Callable[[PodInfo], bool], bool], None] = _nothing  # see SchedulingQueue.wake
     gate: Gate = field(default_factory=Gate)  # background work waits here after every pause, before it looks at the state
     shared: dict[str, Any] = field(default_factory=dict)  # what plugins of the profile have in common, by a name they agree on
 

@@ -180,16 +180,13 @@ class Encoder:
         ref = self._refs.get(name)
         if isinstance(change.old, PodInfo) and ref is not None and change.old.uid != change.new.uid:
             self._pods.pop(change.old.uid, None)
-        if ref is not None and old is not None and type(old) is type(new):
-            if isinstance(change.new, PodInfo):
-                self._pods[change.new.uid] = ref
-            return ["~", now, channel, ref, difference(old, new)]
+        changed = ref is not None and old is not None and type(old) is type(new)
         if ref is None:
             ref = self._refs[name] = self._next
             self._next += 1
         if isinstance(change.new, PodInfo):
             self._pods[change.new.uid] = ref
-        return self._appeared(now, channel, ref, new)
+        return ["~", now, channel, ref, difference(old, new)] if changed else self._appeared(now, channel, ref, new)
 
     def _appeared(self, now: float, channel: str, ref: int, new: Any) -> list[Any]:
         kind = (channel, key_of(new)[0], _owner(new))

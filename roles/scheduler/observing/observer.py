@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from koord.api.kinds import NAMESPACES, NODEMETRICS, NODES, PODS, Kind
@@ -375,18 +376,17 @@ def channel_of(kind: Kind, namespace: str | None = None, field_selector: str = "
     return "|".join((kind.key, namespace or "", field_selector)) if namespace or field_selector else kind.key
 
 
+_placing = attrgetter(
+    "metadata.labels", "metadata.annotations", "spec.unschedulable", "spec.taints", "status.allocatable", "status.images",
+    "status.declared_features",
+)  # fmt: skip
+
+
 def _node_matters(old: Node, new: Node) -> bool:
     """Whether anything changed that scheduling looks at: most node updates are heartbeats, with new times in the conditions."""
-    a, b = old.metadata, new.metadata
-    return (
-        a.labels != b.labels
-        or a.annotations != b.annotations
-        or (old.spec.unschedulable, old.spec.taints) != (new.spec.unschedulable, new.spec.taints)
-        or old.status.allocatable != new.status.allocatable
-        or old.status.images != new.status.images
-        or old.status.declared_features != new.status.declared_features
-        or [(c.type, c.status) for c in old.status.conditions] != [(c.type, c.status) for c in new.status.conditions]
-    )
+    if _placing(old) != _placing(new):
+        return True
+    return [(c.type, c.status) for c in old.status.conditions] != [(c.type, c.status) for c in new.status.conditions]
 
 
 def node_action(old: NodeView, new: NodeView) -> Action:

@@ -216,7 +216,7 @@ class Evictions:
             self._leaves(victim, now)
         elif answer is Answer.LOST:
             victim.stage = Leaving.UNKNOWN
-            return [Effect(Do.READ, self._asker(victim), uid)]
+            return [Effect(Do.READ, next(iter(victim.plans), ""), uid)]
         else:
             self._failed(victim)
         return self._go_on(victim)
@@ -304,9 +304,6 @@ class Evictions:
     def _plan(self, uid: str) -> Plan | None:
         preemptor = self._plan_of.get(uid)
         return self._plans.get(preemptor) if preemptor is not None else None
-
-    def _asker(self, victim: Victim) -> str:
-        return next(iter(victim.plans), "")
 
     def _leaves(self, victim: Victim, now: float) -> None:
         victim.stage, victim.deadline = Leaving.LEAVING, now + victim.grace + SLACK

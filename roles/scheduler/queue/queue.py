@@ -161,7 +161,9 @@ class SchedulingQueue:
 
     def committed(self, uid: str) -> None:
         """A pod in flight is being bound: no event matters to it any more."""
-        self._close_log(uid)
+        self._log.close(uid)
+        if not self._log.opened:
+            self._judged.clear()
 
     def done(self, uid: str) -> None:
         """The pod was bound (or dropped): forget it."""
@@ -475,13 +477,8 @@ class SchedulingQueue:
         if state in (UNSCHEDULABLE, GATED):
             self._unpark(entry, self._group(entry, state))
         elif state == IN_FLIGHT:
-            self._close_log(entry.pod.uid)
+            self.committed(entry.pod.uid)
         entry.ticket = 0
-
-    def _close_log(self, uid: str) -> None:
-        self._log.close(uid)
-        if not self._log.opened:
-            self._judged.clear()
 
     def _unpark(self, entry: Entry, group: _Group) -> None:
         members = self._parked[group]
