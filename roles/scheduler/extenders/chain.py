@@ -71,7 +71,8 @@ class Extenders:
 
     async def _filter(self, extender: Extender, body: wire.Object, slots: dict[str, int], advice: Advice) -> None:
         arguments = wire.node_args(body, slots, self._whole_nodes(extender))
-        answer = await self._try(extender, extender.config.filter_verb, arguments, partial(wire.filtered, asked=slots.keys()))
+        read = partial(wire.filtered, asked=slots.keys(), by_name=extender.config.node_cache_capable)
+        answer = await self._try(extender, extender.config.filter_verb, arguments, read)
         if answer is None:
             return
         for name in slots.keys() - answer.passed:

@@ -37,13 +37,13 @@ def node_args(pod: Object, names: Iterable[str], nodes: Mapping[str, Object] | N
     return {"Pod": pod, "Nodes": {"metadata": {}, "items": items}, "NodeNames": None}
 
 
-def filtered(answer: Any, asked: Set[str]) -> Filtered:
-    """An ExtenderFilterResult about these nodes; one without nodes lets none pass. Raises BadAnswer, also for the error that the extender
-    itself reports."""
+def filtered(answer: Any, asked: Set[str], *, by_name: bool) -> Filtered:
+    """An ExtenderFilterResult about these nodes; one without nodes lets none pass. `by_name`: names of nodes were sent, and come back;
+    otherwise they count only in the place of whole nodes. Raises BadAnswer, also for the error that the extender itself reports."""
     fields = _fields(answer, "an ExtenderFilterResult")
     if fields.get("error"):
         raise BadAnswer(str(fields["error"]))
-    names = fields.get("nodenames")
+    names = fields.get("nodenames") if by_name or "nodes" not in fields else None
     if names is None:
         items = [_fields(item, "a Node") for item in _list(_fields(fields.get("nodes"), "a NodeList").get("items"), "items")]
         passed = frozenset(str(_fields(item.get("metadata"), "metadata").get("name", "")) for item in items)

@@ -102,6 +102,18 @@ def test_an_extender_filters_and_scores(scheduler: Any, cached: bool) -> None:
 
 
 @pytest.mark.feature("SCH-FW-06")
+def test_whole_nodes_count_in_the_answer_of_an_extender_that_keeps_none(scheduler: Any) -> None:
+    async def run() -> None:
+        async with extender(filter=lambda body: {"Nodes": body["Nodes"], "NodeNames": []}) as (url, _):
+            config = {"urlPrefix": url, "filterVerb": "filter"}
+            async with scheduler({"extenders": [config]}, before=three_nodes) as live:
+                await live.pod("p")
+                assert await live.bound("p")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
 def test_a_refusal_is_explained_and_any_event_brings_the_pod_back(scheduler: Any) -> None:
     willing = False
 
@@ -407,7 +419,7 @@ def test_certificates_that_are_not_there_stop_the_start(tmp_path: Path) -> None:
 
 
 def filtered(answer: Any) -> Any:
-    return wire.filtered(answer, {"n1"})
+    return wire.filtered(answer, {"n1"}, by_name=True)
 
 
 @pytest.mark.parametrize(
