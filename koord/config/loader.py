@@ -99,9 +99,12 @@ def validate(data: Any, models: Models[M], source: str = "config") -> M:
 
 
 def validate_model(data: Any, model: type[M], source: str = "config", path: str = "") -> M:
-    """Validate plain data against one model; paths in errors start at `path`. Raises InvalidConfig."""
+    """Validate plain data against one model; paths in errors start at `path`. Raises InvalidConfig.
+
+    Fields have the API's names alone: a file that writes Python's would not be understood by upstream.
+    """
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidConfig(source, translate(error, model, path)) from None
 
@@ -123,7 +126,7 @@ def overlaid(base: M, given: Mapping[str, Any], flags: Mapping[str, str]) -> M:
 def check_shape(data: Any, model: type[BaseModel], source: str = "config", path: str = "") -> None:
     """Check names and types of fields, but no values: for what is decoded and not used. Raises InvalidConfig."""
     try:
-        model.model_validate(data)
+        model.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
         wrong = [item for item in error.errors(include_url=False) if _shapeless(item)]
         if wrong:

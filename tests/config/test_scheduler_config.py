@@ -72,6 +72,8 @@ def test_empty_file_has_upstream_defaults(tmp_path):
     [
         ("paralelism: 3", "paralelism", "did you mean 'parallelism'"),
         ("profiles: [{pluginConfg: []}]", "profiles[0].pluginConfg", "did you mean 'pluginConfig'"),
+        ("profiles: [{scheduler_name: a}]", "profiles[0].scheduler_name", "did you mean 'schedulerName'"),
+        ("leader_election: {leaderElect: false}", "leader_election", "did you mean 'leaderElection'"),
         ("profiles: [{plugins: {filters: {}}}]", "profiles[0].plugins.filters", "did you mean 'filter'"),
         ("parallelism: many", "parallelism", "must be a whole number, got 'many'"),
         ("parallelism: 0", "parallelism", "greater than 0"),

@@ -204,6 +204,7 @@ def test_a_file_in_which_coscheduling_sorts_the_queue_is_still_understood() -> N
         ({"pluginConfig": [{"name": "NodePorts", "args": {"a": 1}}]}, "takes no arguments"),
         ({"pluginConfig": [{"name": "DefaultPreemption", "args": {"minCandidateNodesPercentage": 101}}]}, "minCandidateNodesPercentage"),
         ({"pluginConfig": [{"name": "NodeResourcesFit", "args": {"scoringStrategie": {}}}]}, "did you mean 'scoringStrategy'"),
+        ({"pluginConfig": [{"name": "NodeResourcesFit", "args": {"ignored_resources": []}}]}, "did you mean 'ignoredResources'"),
         ({"pluginConfig": [{"name": "NodeResourcesFit", "args": {"kind": "OtherArgs"}}]}, "accepted: NodeResourcesFitArgs"),
     ],
 )  # fmt: skip
