@@ -68,6 +68,7 @@ class SchedulingQueue:
         self._active: _Heap = []
         self._backoff: _Heap = []
         self._error_backoff: _Heap = []
+        self._heaps = {ACTIVE: (self._active,), BACKOFF: (self._backoff, self._error_backoff)}
         # Waiting pods by what decides an event for all of them alike: profile, shape, gang and the plugins that refused them.
         self._parked: dict[_Group, dict[str, Entry]] = {}
         # The groups that a plugin refused; under "" those that no plugin refused.
@@ -453,9 +454,13 @@ class SchedulingQueue:
         self.incoming(label, BACKOFF)
 
     def _push(self, heap: _Heap, key: tuple[Any, ...], entry: Entry) -> None:
-        """Add to a heap. Who stands by pops nothing: husks must not pile up."""
+        """Add to a heap."""
         heapq.heappush(heap, (key, entry.ticket, entry))
-        if len(heap) > 2 * self._counts[entry.state] + _HUSKS:
+        self._thin_out(heap, entry.state)
+
+    def _thin_out(self, heap: _Heap, state: str) -> None:
+        """Who stands by pops nothing: husks must not pile up, nor stay while nobody comes."""
+        if len(heap) > 2 * self._counts[state] + _HUSKS:
             heap[:] = [item for item in heap if item[2].ticket == item[1]]
             heapq.heapify(heap)
 
@@ -479,6 +484,8 @@ class SchedulingQueue:
         elif state == IN_FLIGHT:
             self.committed(entry.pod.uid)
         entry.ticket = 0
+        for heap in self._heaps.get(state, ()):
+            self._thin_out(heap, state)
 
     def _unpark(self, entry: Entry, group: _Group) -> None:
         members = self._parked[group]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -46,6 +48,23 @@ def test_priority_then_arrival() -> None:
     for name, priority, at in (("late", 5, 3.0), ("low", 1, 0.0), ("early", 5, 1.0), ("none", None, 2.0)):
         found.add(info(name, priority=priority), at)
     assert [pop(found, 9.0) for _ in range(5)] == ["early", "late", "low", "none", ""]
+
+
+@pytest.mark.feature("SCH-FW-05")
+@pytest.mark.parametrize("tried", [False, True])
+def test_little_is_kept_of_pods_that_went_while_nobody_came(tried: bool) -> None:
+    found, pods = queue(), [info(f"p{number}", labels={"number": str(number)}) for number in range(500)]
+    kept = weakref.WeakSet(pod.shape for pod in pods)
+    for pod in pods:
+        found.add(pod, 0.0)
+    for pod in pods if tried else ():
+        found.pop(0.0)
+        found.requeue(pod.uid, 0.0, error=True)
+    while pods:
+        found.delete(pods.pop().uid)
+    del pod
+    gc.collect()
+    assert len(kept) < 100
 
 
 @pytest.mark.feature("SCH-FW-05")
