@@ -215,7 +215,7 @@ class Outcomes:
         members = [other for other in known if other.uid == pod.uid or (job is not None and self._queue.job_of(other) == job)]
         yield
         entry = self._queue.get(pod.uid)
-        if entry is None or entry.state != GATED or any(self._state.evictions.awaited(member.uid) for member in members):
+        if entry is None or entry.state != GATED or any(self._state.evictions.leaving_for(member.uid) for member in members):
             return
         for member in members:
             if nominations.node_of(member.uid):

@@ -133,6 +133,11 @@ class Evictions:
             return ()
         return tuple(victim for victim in plan.victims if self.leaving(victim))
 
+    def leaving_for(self, uid: str) -> bool:
+        """Whether anybody is to leave for a pod (or its job), or does, though others may stay: what they leave is still its own."""
+        plan = self._plan(uid)
+        return plan is not None and any(map(self.leaving, plan.victims))
+
     def begun(self, uid: str) -> bool:
         """Whether pods have left for a pod (or its job) or are leaving, and others are still to go: it keeps to where they were."""
         plan = self._plan(uid)

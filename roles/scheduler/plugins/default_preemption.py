@@ -67,9 +67,10 @@ class DefaultPreemption(PostFilter):
             reasons[_NOT_HELPFUL] = total - len(slots)
         candidates = yield from self._candidates(ctx, failure, slots, reasons)
         if not candidates:
-            # The nomination, if there is one, is of no use any more.
+            # The nomination, if there is one, is of no use any more; where no node was the trouble it is while somebody leaves for it.
+            kept = failure.pre_filter is not None and ctx.state.evictions.leaving_for(ctx.pod.uid)
             items = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
-            return PostFilterResult(_message(f"0/{total} nodes are available: {items}."), "")
+            return PostFilterResult(_message(f"0/{total} nodes are available: {items}."), None if kept else "")
         best = candidates[0]
         return PostFilterResult(SUCCESS, best.node, best.victims, tuple(candidates) if self.handle.all_candidates else (best,))
 

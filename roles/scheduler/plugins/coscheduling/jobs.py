@@ -73,7 +73,7 @@ class Jobs:
             if failure.pre_filter.plugin == PLUGIN or current is None or current.failure:
                 return PostFilterResult(unschedulable())
             pods = self._cache.ready(gang)
-            if any(ctx.state.evictions.awaited(pod.uid) for pod in (*pods, *self._cache.members(gang, WAITING))):
+            if any(ctx.state.evictions.leaving_for(pod.uid) for pod in (*pods, *self._cache.members(gang, WAITING))):
                 return PostFilterResult(unschedulable())
             return self._give_up(unschedulable(), ctx.pod, pods, current)
         pods = sorted(self._cache.ready(gang), key=rank_of) if gang is not None else [ctx.pod]
@@ -225,4 +225,4 @@ class Jobs:
 def _given_up(ctx: CycleContext) -> str | None:
     """What becomes of the nomination of a pod that no node would take: others may have that room, once nobody leaves for its sake."""
     state, uid = ctx.state, ctx.pod.uid
-    return "" if state.nominations.node_of(uid) and not state.evictions.awaited(uid) else None
+    return "" if state.nominations.node_of(uid) and not state.evictions.leaving_for(uid) else None

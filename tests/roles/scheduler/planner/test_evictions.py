@@ -327,6 +327,7 @@ def test_once_a_victim_could_not_be_asked_nobody_is_before_it_is_decided_anew(an
     assert machine.tick(60.0) == []
     assert not machine.awaited("high")  # it may decide what to do about the others
     assert machine.begun("high")
+    assert machine.leaving_for("high")  # the others' room is still its own
     assert not machine.leaving("v0")
     assert not machine.leaving("v39")
 

@@ -9,6 +9,7 @@ import pytest
 
 from koord.api.objects import PodDisruptionBudget
 from roles.scheduler import testing
+from roles.scheduler.planner.evictions import Answer
 
 
 def full(nodes: int = 2) -> testing.World:
@@ -133,3 +134,21 @@ def test_room_for_a_nominated_pod_is_kept() -> None:
     assert world.decide(testing.pod(cpu="1", priority=1)).scheduled
     assert world.decide(testing.pod(cpu="1500m", priority=11)).scheduled
     assert world.decide(nominated).node == "n0"
+
+
+@pytest.mark.feature("SCH-KS-12")
+@pytest.mark.parametrize("gangs", [False, True])
+def test_room_is_kept_for_a_pod_while_some_leave_for_it_though_others_stay(gangs: bool) -> None:
+    made = testing.World({"plugins": {"multiPoint": {"enabled": [{"name": "Coscheduling"}]}}} if gangs else None)
+    made.add_nodes(testing.node("n", cpu="2"))
+    made.add_pods(*(testing.pod(f"low-{number}", uid=f"low-{number}", cpu="1", node="n") for number in range(2)))
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "deleted-meanwhile"}}
+    pod = made.parser.parse(testing.pod("high", cpu="2", priority=10, volumes=[volume]))
+    evictions, now = made.state.evictions, made.state.now
+    made.state.nominations.add(pod, "n")
+    evictions.plan(pod.uid, {"low-0": 30.0, "low-1": 30.0}, (), (), now)
+    evictions.answered("low-0", Answer.FAILED, now)
+    evictions.answered("low-1", Answer.DONE, now)
+    assert made.decide(pod).nominate is None
+    evictions.left("low-1")
+    assert made.decide(pod).nominate == "", "nobody leaves for it any more"
