@@ -129,21 +129,21 @@ class Cycle:
             return Decision(UNSCHEDULABLE, ctx, framework, status=unresolvable(NO_NODES))
         refusal = self._transform(ctx, framework)
         if refusal is not None:
-            return self._refused(ctx, framework, self.evaluation(framework, ctx), refusal)
+            return self._refused(ctx, self.evaluation(framework, ctx), refusal)
         evaluation = self.evaluation(framework, ctx)
         restriction = Restriction()
-        refusal = self._pre_filter(ctx, framework, evaluation, restriction)
+        refusal = self._pre_filter(ctx, evaluation, restriction)
         if refusal is not None:
-            return self._refused(ctx, framework, evaluation, refusal)
+            return self._refused(ctx, evaluation, refusal)
         finder = framework.find_one_node
         if finder is not None:
             answer = framework.ask(finder, "FindOneNodePlugin", finder.find_one_node, ctx, self._allowed(restriction))
             if not isinstance(answer, tuple):
-                return begun(self._planned_later(ctx, framework, evaluation, restriction, advice, answer))
+                return begun(self._planned_later(ctx, evaluation, restriction, advice, answer))
             refusal = self._planned(finder, restriction, *answer)
             if refusal is not None:
-                return self._refused(ctx, framework, evaluation, refusal)
-        return self._choose(ctx, framework, evaluation, restriction, advice)
+                return self._refused(ctx, evaluation, refusal)
+        return self._choose(ctx, evaluation, restriction, advice)
 
     def must_fit(self, pod: PodInfo) -> frozenset[int]:
         """Resources (by id) of which a node must have what the pod asks for; none where no filter of its profile says so."""
@@ -164,7 +164,7 @@ class Cycle:
     def _survey(self, ctx: CycleContext, framework: Framework, without: str) -> Survey:
         refusal = self._transform(ctx, framework, without)
         evaluation, restriction = self.evaluation(framework, ctx), Restriction()
-        refusal = refusal or self._pre_filter(ctx, framework, evaluation, restriction, without)
+        refusal = refusal or self._pre_filter(ctx, evaluation, restriction, without)
         if refusal is not None:
             return Survey(ctx, evaluation, np.zeros(self.state.cluster.capacity, dtype=np.bool_), refusal, restriction)
         mask = evaluation.feasible if restriction.mask is None else evaluation.feasible & restriction.mask
@@ -223,11 +223,9 @@ class Cycle:
 
     # ---------------------------------------------------------------- steps
 
-    def _pre_filter(
-        self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction, without: str = ""
-    ) -> Status | None:
+    def _pre_filter(self, ctx: CycleContext, evaluation: Evaluation, restriction: Restriction, without: str = "") -> Status | None:
         """Restrictions and refusals of the preFilter plugins, and the steps after it."""
-        answers = evaluation.pre_filter
+        framework, answers = evaluation.framework, evaluation.pre_filter
         if answers or framework.per_pod_pre_filters:
             for plugin in framework.pre_filters if answers else framework.per_pod_pre_filters:
                 late = plugin.per_pod and plugin.name not in framework.trust.early
@@ -264,42 +262,40 @@ class Cycle:
         return None
 
     def _planned_later(
-        self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction, advice: Advice | None,
-        plan: Steps[tuple[Status, str]],
-    ) -> Steps[Decision]:  # fmt: skip
+        self, ctx: CycleContext, evaluation: Evaluation, restriction: Restriction, advice: Advice | None, plan: Steps[tuple[Status, str]]
+    ) -> Steps[Decision]:
         """The rest of a cycle that waits for a plan."""
-        assert framework.find_one_node is not None
+        finder = evaluation.framework.find_one_node
+        assert finder is not None
         status, node = yield from plan
-        refusal = self._planned(framework.find_one_node, restriction, status, node)
+        refusal = self._planned(finder, restriction, status, node)
         if refusal is not None:
-            return (yield from in_steps(self._refused(ctx, framework, evaluation, refusal)))
-        return (yield from in_steps(self._choose(ctx, framework, evaluation, restriction, advice)))
+            return (yield from in_steps(self._refused(ctx, evaluation, refusal)))
+        return (yield from in_steps(self._choose(ctx, evaluation, restriction, advice)))
 
     def _allowed(self, restriction: Restriction) -> Mask:
         return self.state.cluster.alive if restriction.mask is None else restriction.mask
 
     def _choose(
-        self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction, advice: Advice | None
+        self, ctx: CycleContext, evaluation: Evaluation, restriction: Restriction, advice: Advice | None
     ) -> Decision | Steps[Decision]:
         """Pick the best of the feasible nodes, once it is known where nominated pods leave no room."""
         blocked = begun(self._blocked(ctx, evaluation)) if len(self.state.nominations) else NOBODY
         if isinstance(blocked, Blocked):
-            return self._pick(ctx, framework, evaluation, restriction, advice, blocked)
-        return begun(self._chosen_later(ctx, framework, evaluation, restriction, advice, blocked))
+            return self._pick(ctx, evaluation, restriction, advice, blocked)
+        return begun(self._chosen_later(ctx, evaluation, restriction, advice, blocked))
 
     def _chosen_later(
-        self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction, advice: Advice | None,
-        looking: Steps[Blocked],
-    ) -> Steps[Decision]:  # fmt: skip
+        self, ctx: CycleContext, evaluation: Evaluation, restriction: Restriction, advice: Advice | None, looking: Steps[Blocked]
+    ) -> Steps[Decision]:
         """The rest of a cycle that looks at many nominated nodes."""
         blocked = yield from looking
-        return (yield from in_steps(self._pick(ctx, framework, evaluation, restriction, advice, blocked)))
+        return (yield from in_steps(self._pick(ctx, evaluation, restriction, advice, blocked)))
 
     def _pick(
-        self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction, advice: Advice | None,
-        blocked: Blocked,
-    ) -> Decision | Steps[Decision]:  # fmt: skip
-        cluster = self.state.cluster
+        self, ctx: CycleContext, evaluation: Evaluation, restriction: Restriction, advice: Advice | None, blocked: Blocked
+    ) -> Decision | Steps[Decision]:
+        cluster, framework = self.state.cluster, evaluation.framework
         decision = Decision(SCHEDULED, ctx, framework, evaluated=cluster.live, evaluation=evaluation, feasible=evaluation.count)
         refused: Refusals = {}
         totals = evaluation.totals
@@ -384,10 +380,8 @@ class Cycle:
 
     # ---------------------------------------------------------------- failures
 
-    def _refused(
-        self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, status: Status
-    ) -> Decision | Steps[Decision]:  # fmt: skip
-        decision = Decision(UNSCHEDULABLE, ctx, framework, evaluated=self.state.cluster.live, evaluation=evaluation)
+    def _refused(self, ctx: CycleContext, evaluation: Evaluation, status: Status) -> Decision | Steps[Decision]:
+        decision = Decision(UNSCHEDULABLE, ctx, evaluation.framework, evaluated=self.state.cluster.live, evaluation=evaluation)
         if not status.rejected:
             decision.verdict, decision.status = ERROR, status
             return decision
