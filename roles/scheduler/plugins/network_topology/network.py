@@ -35,20 +35,18 @@ class Network(Columns):
         self.problem = ""
         self.changed: Callable[[], None] = lambda: None
         self.version = 0  # moves with every change of the tree or of the counts
-        self._cluster: Cluster | None = None
         self._layers: tuple[Layer, ...] = ()
         self._tree: Tree | None = None
         self._built_at = -1
         self._counts: dict[str, dict[int, int]] = {}
         self._domains: dict[str, Tree] = {}
-        self._domains_at = -1
         self._slots: dict[Tree, NDArray[np.intp]] = {}  # of the leaves of trees
-        self._slots_at = -1
+        self._known_at = -1  # the nodes for which these two hold
 
     # ---------------------------------------------------------------- columns
 
     def attach(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
 
     def pod_added(self, slot: int, pod: PodInfo) -> None:
         kind = selector_of(pod)
@@ -97,36 +95,32 @@ class Network(Columns):
 
     def tree(self) -> Tree | None:
         """The tree of the nodes as they are, None before there was a valid object."""
-        cluster = self._cluster
-        if not self._layers or cluster is None:
+        if not self._layers:
             return None
-        if self._tree is None or self._built_at != cluster.node_version:
-            nodes = sorted((row.name, row.view.labels) for row in cluster.rows() if row.view is not None)
+        if self._tree is None or self._built_at != self.cluster.node_version:
+            nodes = sorted((row.name, row.view.labels) for row in self.cluster.rows() if row.view is not None)
             self._tree = Tree(self._layers, nodes)
-            self._built_at = cluster.node_version
+            self._built_at = self.cluster.node_version
             self.version += 1
         return self._tree
 
+    def _keep_up(self) -> None:
+        if self._known_at != self.cluster.node_version:
+            self._domains, self._slots, self._known_at = {}, {}, self.cluster.node_version
+
     def slots_of(self, tree: Tree) -> NDArray[np.intp]:
         """The slot of each of a tree's leaves, -1 for a node that is gone."""
-        cluster = self._cluster
-        assert cluster is not None
-        if self._slots_at != cluster.node_version:
-            self._slots, self._slots_at = {}, cluster.node_version
+        self._keep_up()
         found = self._slots.get(tree)
         if found is None:
-            found = self._slots[tree] = np.array([cluster.slot_of(name) for name in tree.leaves], dtype=np.intp)
+            found = self._slots[tree] = np.array([self.cluster.slot_of(name) for name in tree.leaves], dtype=np.intp)
         return found
 
     def domains(self, key: str) -> Tree:
         """The tree of the nodes that have a label, by its value: the layer between root and nodes is named after it."""
-        cluster = self._cluster
-        if cluster is None:
-            return Tree((Layer(NODE_LAYER), Layer(key, (key,)), Layer(ROOT_LAYER)), ())
-        if self._domains_at != cluster.node_version:
-            self._domains, self._domains_at = {}, cluster.node_version
+        self._keep_up()
         tree = self._domains.get(key)
         if tree is None:
-            nodes = sorted((row.name, row.view.labels) for row in cluster.rows() if row.view is not None and row.view.labels.get(key))
+            nodes = sorted((row.name, row.view.labels) for row in self.cluster.rows() if row.view is not None and row.view.labels.get(key))
             tree = self._domains[key] = Tree((Layer(NODE_LAYER), Layer(key, (key,)), Layer(ROOT_LAYER)), nodes)
         return tree

@@ -16,16 +16,9 @@ def closeness(ctx: CycleContext, network: Network, tree: Tree, kind: str) -> Vec
     cluster = ctx.cluster
     leaves = [(cluster.slot_of(name), leaf) for name, leaf in tree.leaves.items()]
     candidates = [(slot, leaf) for slot, leaf in leaves if slot >= 0 and ctx.feasible[slot]]
-    existing, slots = [0] * len(tree.places), [0] * len(tree.places)
     by_slot = network.counts(kind)
-    for slot, leaf in leaves:
-        count = by_slot.get(slot, 0)
-        if count:
-            for place in leaf.lineage():
-                existing[place.index] += count
-    for _, leaf in candidates:
-        for place in leaf.lineage():
-            slots[place.index] += 1
+    existing = tree.sums([by_slot.get(slot, 0) for slot, _ in leaves]).tolist()
+    slots = tree.sums([int(slot >= 0 and ctx.feasible[slot]) for slot, _ in leaves]).tolist()
 
     def rank(item: tuple[int, Place]) -> tuple[object, ...]:
         lineage = list(item[1].lineage())

@@ -104,7 +104,6 @@ class Tree:
         by_name = sorted(self.places, key=lambda place: place.name)
         self.ranks: NDArray[np.intp] = np.empty(len(by_name), dtype=np.intp)  # of names, by place
         self.ranks[[place.index for place in by_name]] = np.arange(len(by_name))
-        self._named: dict[str, list[Place]] = {}
 
     def _number(self) -> None:
         ordered = [self.root]
@@ -164,13 +163,6 @@ class Tree:
             place = self._place(layer.name, where, place)
         return self._place(NODE_LAYER, name, place)
 
-    def at(self, layer: str) -> list[Place]:
-        """The places of a layer, in the order of their names."""
-        found = self._named.get(layer)
-        if found is None:
-            found = self._named[layer] = sorted((place for place in self.places if place.layer == layer), key=lambda place: place.name)
-        return found
-
     def depth_of(self, layer: str) -> int:
         """How deep a layer lies below the root, -1 for an unknown one."""
         order = [entry.name for entry in reversed(self.layers)]
@@ -179,7 +171,7 @@ class Tree:
 
 def detail_status(tree: Tree) -> list[dict[str, Any]]:
     """`status.detailStatus`: every place but the nodes, depth first."""
-    counts = _node_counts(tree)
+    counts = tree.sums(np.ones(len(tree.leaves), dtype=np.intp)).tolist()
     result: list[dict[str, Any]] = []
 
     def visit(place: Place) -> None:
@@ -199,11 +191,3 @@ def detail_status(tree: Tree) -> list[dict[str, Any]]:
 
     visit(tree.root)
     return result
-
-
-def _node_counts(tree: Tree) -> list[int]:
-    counts = [0] * len(tree.places)
-    for leaf in tree.leaves.values():
-        for place in leaf.lineage():
-            counts[place.index] += 1
-    return counts

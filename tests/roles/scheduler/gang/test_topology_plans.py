@@ -138,7 +138,7 @@ def used(found: Tree, layout: dict[str, int]) -> dict[int, int]:
 def legal(found: Tree, demand: Demand, layout: dict[str, int], own: dict[str, int]) -> bool:
     """Whether all are in one gathering place, that of the members who are there already, and every place that gets some has a multiple."""
     totals, before = used(found, layout), used(found, own)
-    gathering = [place.index for place in found.at(demand.gather) if totals.get(place.index)]
+    gathering = [place.index for place in found.places if place.layer == demand.gather and totals.get(place.index)]
     if len(gathering) != 1 or before.get(gathering[0], 0) != sum(own.values()):
         return False
     return all(
@@ -199,13 +199,13 @@ def test_an_object_that_makes_no_tree_leaves_the_last_one() -> None:
     network.observe(None, topology(RACK))
     first = network.tree()
     assert first is not None
-    assert [place.name for place in first.at(RACK)] == ["r1"]
+    assert [place.name for place in first.places if place.layer == RACK] == ["r1"]
     world.add_nodes(testing.node("b", labels={"rack": "r2"}))
     network.observe(topology(RACK), topology("Elsewhere"))
     assert "Elsewhere" in network.problem
     current = network.tree()
     assert current is not None
-    assert [place.name for place in current.at(RACK)] == ["r1", "r2"]
+    assert [place.name for place in current.places if place.layer == RACK] == ["r1", "r2"]
     network.observe(topology(RACK), None)
     assert network.tree() is current
 
