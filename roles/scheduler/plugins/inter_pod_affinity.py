@@ -76,17 +76,16 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
 
     def _may_select(self, term: PodTerm, pod: PodInfo) -> bool:
         """Whether a term may select a pod, as far as the pod's shape tells where it is one of several."""
-        reached = term.reaches(pod.namespace, self.handle.state.namespaces.get(pod.namespace, {}))
-        return reached and (selects(term.selector, pod.labels) or may_select(term.selector, pod.shape))
+        return self._reaches(term, pod.namespace) and (selects(term.selector, pod.labels) or may_select(term.selector, pod.shape))
+
+    def _reaches(self, term: PodTerm, namespace: str) -> bool:
+        return term.reaches(namespace, self.handle.state.namespaces.get(namespace, {}))
 
     def shape_key(self, pod: PodInfo) -> Hashable:
         """Labels that differ within a shape count as long as a pod that is there selects by them."""
         return tuple(pod.unique_labels.items()) if self._terms.unique else None
 
     # ---------------------------------------------------------------- counting
-
-    def _matches(self, ctx: CycleContext, term: PodTerm, namespace: str, labels: dict[str, str]) -> bool:
-        return term.matches(namespace, labels, ctx.state.namespaces.get(namespace, {}))
 
     def _counter(self, ctx: CycleContext, terms: Iterable[PodTerm]) -> Counter:
         """How many pods match all of the terms."""
@@ -105,12 +104,9 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
             selector = None if selector is None or term.selector is None else selector + term.selector
         return self._counts.counter(("terms", wanted), selector, only, reaches)
 
-    def _by_node(self, ctx: CycleContext, by_slot: Vector, key: str) -> Vector:
+    def _by_node(self, ctx: CycleContext, counter: Counter, key: str) -> Vector:
         """For each row the sum over the nodes that share its value of a key; 0 for rows without the key."""
-        column = ctx.cluster.labels.column(key)
-        sums = np.bincount(column.ids, weights=by_slot * ctx.cluster.alive, minlength=len(column.values))
-        sums[ABSENT] = 0.0
-        return np.asarray(sums[column.ids])
+        return np.asarray(self._counts.by_value(counter, key)[ctx.cluster.labels.column(key).ids])
 
     def _brought(self, ctx: CycleContext, terms: TermIndex) -> list[Brought]:
         """Terms of pods that are there which the pod falls under."""
@@ -153,12 +149,7 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
     def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
         mine = ctx.pod.shape
         pairs = [(term, other) for term in (*mine.anti_affinity, *mine.affinity)] + [(term, mine) for term in other.anti_affinity]
-        return any(self._may_match(ctx, term, shape) for term, shape in pairs)
-
-    def _may_match(self, ctx: CycleContext, term: PodTerm, shape: PodShape) -> bool:
-        """Whether a term may select pods of a shape."""
-        reached = term.reaches(shape.namespace, ctx.state.namespaces.get(shape.namespace, {}))
-        return reached and may_select(term.selector, shape)
+        return any(self._reaches(term, shape.namespace) and may_select(term.selector, shape) for term, shape in pairs)
 
     def _codes(self, ctx: CycleContext) -> Codes | None:
         """Codes of all rows; kept until a counter or a node changes."""
@@ -175,8 +166,7 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
         for brought in self._brought(ctx, self._terms.anti):
             codes = _refuse(codes, self._weights(ctx, brought) > 0, _EXISTING)
         for term in shape.anti_affinity:
-            counter = self._counter(ctx, (term,))
-            codes = _refuse(codes, self._by_node(ctx, counter.by_slot, term.topology_key) > 0, _ANTI)
+            codes = _refuse(codes, self._by_node(ctx, self._counter(ctx, (term,)), term.topology_key) > 0, _ANTI)
         if shape.affinity:
             codes = _refuse(codes, ~self._near(ctx), _AFFINITY)
         return codes
@@ -189,11 +179,12 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
         has_keys = ctx.cluster.alive.copy()
         found = False
         for term in shape.affinity:
-            sums = self._by_node(ctx, counter.by_slot, term.topology_key)
+            sums = self._by_node(ctx, counter, term.topology_key)
             found = found or bool((sums > 0).any())
             np.logical_and(near, sums > 0, out=near)
             np.logical_and(has_keys, ctx.cluster.labels.column(term.topology_key).ids != ABSENT, out=has_keys)
-        if not found and all(self._matches(ctx, term, shape.namespace, ctx.pod.labels) for term in shape.affinity):
+        own = ctx.state.namespaces.get(shape.namespace, {})
+        if not found and all(term.matches(shape.namespace, ctx.pod.labels, own) for term in shape.affinity):
             return has_keys
         return near
 
@@ -214,17 +205,13 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
         shape = ctx.pod.shape
-        total: Vector | None = None
-        for weight, term in shape.preferred_affinity:
-            part = weight * self._by_node(ctx, self._counter(ctx, (term,)).by_slot, term.topology_key)
-            total = part if total is None else total + part
+        parts = [weight * self._by_node(ctx, self._counter(ctx, (term,)), term.topology_key) for weight, term in shape.preferred_affinity]
         if shape.preferred_affinity or not self.args.ignore_preferred_terms_of_existing_pods:
             for brought in self._brought(ctx, self._terms.preferred):
                 value = brought.weight or self.args.hard_pod_affinity_weight
                 if value:
-                    part = value * self._weights(ctx, brought)
-                    total = part if total is None else total + part
-        return 0.0 if total is None else np.asarray(total[rows])
+                    parts.append(value * self._weights(ctx, brought))
+        return np.asarray(sum(parts[1:], parts[0])[rows]) if parts else 0.0
 
 
 def _refuse(codes: Codes | None, refused: Any, code: int) -> Codes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 
-from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.podinfo import UNIQUE_LABELS, PodInfo, PodShape
 from roles.scheduler.cluster.terms import PodTerm
@@ -107,12 +106,6 @@ class TermColumns(Columns):
         self.anti = TermIndex()
         self.preferred = TermIndex()
         self.unique = 0  # how many terms on nodes speak of labels that are another on each pod of a template
-
-    def attach(self, cluster: Cluster) -> None:
-        """Nothing here is as long as the cluster."""
-
-    def grow(self, capacity: int) -> None:
-        """Nothing here is as long as the cluster."""
 
     def quiet_begins(self) -> None:
         self.anti.quiet(True)
