@@ -51,6 +51,13 @@ class PortColumns(Columns):
         return found
 
 
+def clash(one: PodShape, other: PodShape) -> bool:
+    """Whether pods of two shapes want the same host port."""
+    return any(
+        (protocol, port) == (p, q) and (ip == i or _ANY_IP in (ip, i)) for protocol, ip, port in one.ports for p, i, q in other.ports
+    )
+
+
 class NodePorts(PreFilter, Filter):
     """Skips pods without host ports."""
 
@@ -70,8 +77,7 @@ class NodePorts(PreFilter, Filter):
         return np.isin(slots, list(taken)) if taken else None
 
     def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
-        mine = ctx.pod.shape.ports
-        return any((protocol, port) == (p, q) and (ip == i or _ANY_IP in (ip, i)) for protocol, ip, port in mine for p, i, q in other.ports)
+        return clash(ctx.pod.shape, other)
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return _TAKEN

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from koord.api import names
-from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.interfaces import ReservationFilter
 from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
+from roles.scheduler.plugins.node_ports import clash
 from roles.scheduler.plugins.reservation.affinity import ReservationAffinity, affinity_of
 from roles.scheduler.plugins.reservation.args import ReservationArgs
 from roles.scheduler.plugins.reservation.fit import by_node, lacking, refusals, uses
@@ -93,7 +93,7 @@ class Judge:
     ) -> tuple[str, ...]:
         node_too = not (self._skip_node and len(matched) == 1)
         reasons = refusals(self.wanted(ctx), held, free, named=bool(affinity.name), node_too=node_too)
-        if clash(ctx.pod.shape, (other.pod for other in matched if other is not held)):
+        if any(clash(ctx.pod.shape, other.pod.shape) for other in matched if other is not held):
             reasons = (*reasons, _PORTS)
         for plugin in self.others:
             reasons = (*reasons, *plugin.fits_reservation(ctx, slot, held.shown()))
@@ -104,24 +104,11 @@ class Judge:
         reasons = by_node(lacking(wanted, free))
         if ctx.cluster.pod_slots.item(slot) - len(matched) < 1.0:
             reasons = (_TOO_MANY, *reasons)
-        if clash(ctx.pod.shape, (held.pod for held in matched)):
+        if any(clash(ctx.pod.shape, held.pod.shape) for held in matched):
             reasons = (*reasons, _PORTS)
         for plugin in self.others:
             reasons = (*reasons, *plugin.fits_alone(ctx, slot))
         return unschedulable(*reasons) if reasons else SUCCESS
-
-
-def clash(shape: PodShape, others: Iterable[PodInfo]) -> bool:
-    """Whether a pod wants a host port that one of the others holds."""
-    if not shape.ports:
-        return False
-    any_ip = "0.0.0.0"
-    return any(
-        protocol == theirs[0] and port == theirs[2] and (ip == theirs[1] or any_ip in (ip, theirs[1]))
-        for other in others
-        for theirs in other.shape.ports
-        for protocol, ip, port in shape.ports
-    )
 
 
 def _unique(reasons: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
