@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from koord.api.objects import PodGroup
+from msgspec.structs import replace
+
+from koord.api.objects import PodGroup, PodGroupStatus
 from koord.api.times import format_time, parse_time
 
 PENDING = "Pending"
@@ -30,27 +32,6 @@ class Member:
     owners: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What is shown; times in RFC 3339."""
-
-    phase: str = ""
-    occupied_by: str = ""
-    scheduled: int = 0
-    running: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    schedule_start_time: str | None = None
-
-
-def shown(group: PodGroup) -> Status:
-    """The status that a PodGroup has."""
-    status = group.status
-    return Status(
-        status.phase, status.occupied_by, status.scheduled, status.running, status.succeeded, status.failed, status.schedule_start_time
-    )
-
-
 def over(group: PodGroup) -> bool:
     """Whether a group is left alone: it has come to its end, or was scheduled too late to be followed."""
     status = group.status
@@ -65,9 +46,9 @@ def over(group: PodGroup) -> bool:
     return began - created > _GIVEN_UP_AFTER
 
 
-def step(group: PodGroup, members: Iterable[Member], now: float) -> Status:
+def step(group: PodGroup, members: Iterable[Member], now: float) -> PodGroupStatus:
     """The next status of a group; `now` in seconds since the epoch."""
-    before, minimum = shown(group), group.spec.min_member
+    before, minimum = group.status, group.spec.min_member
     children = list(members)
     if before.phase == "":
         return replace(before, phase=PENDING)
@@ -81,7 +62,7 @@ def step(group: PodGroup, members: Iterable[Member], now: float) -> Status:
     return _counted(before, minimum, children, now)
 
 
-def _counted(before: Status, minimum: int, children: list[Member], now: float) -> Status:
+def _counted(before: PodGroupStatus, minimum: int, children: list[Member], now: float) -> PodGroupStatus:
     counts = {phase: sum(1 for child in children if child.phase == phase) for phase in ("Running", "Succeeded", "Failed")}
     running, succeeded, failed = counts["Running"], counts["Succeeded"], counts["Failed"]
     scheduled = sum(1 for child in children if child.placed)
@@ -95,14 +76,11 @@ def _counted(before: Status, minimum: int, children: list[Member], now: float) -
         phase = FAILED
     if succeeded >= minimum:
         phase = FINISHED
-    return Status(phase, before.occupied_by, scheduled, running, succeeded, failed, began)
+    return replace(before, phase=phase, scheduled=scheduled, running=running, succeeded=succeeded, failed=failed, schedule_start_time=began)
 
 
-def patch(before: Status, after: Status) -> dict[str, Any] | None:
+def patch(before: PodGroupStatus, after: PodGroupStatus) -> dict[str, Any] | None:
     """The merge patch from one status to another, None when they are equal."""
-    wire = {
-        "phase": "phase", "occupied_by": "occupiedBy", "scheduled": "scheduled", "running": "running", "succeeded": "succeeded",
-        "failed": "failed", "schedule_start_time": "scheduleStartTime",
-    }  # fmt: skip
-    changed = {name: getattr(after, field) for field, name in wire.items() if getattr(after, field) != getattr(before, field)}
+    fields = zip(after.__struct_fields__, after.__struct_encode_fields__, strict=True)
+    changed = {name: getattr(after, field) for field, name in fields if getattr(after, field) != getattr(before, field)}
     return {"status": changed} if changed else None

@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from koord.api.gangs import gang_name as gang_name_of
-from koord.api.kinds import PODGROUPS, SCHEDULING_PODGROUPS, SCHEDULING_PODGROUPS_V1ALPHA2
-from koord.api.objects import Pod, SchedulingPodGroup
+from koord.api.kinds import PODGROUPS, SCHEDULING_PODGROUPS, SCHEDULING_PODGROUPS_V1ALPHA2, Kind
+from koord.api.objects import Pod, PodGroup, SchedulingPodGroup
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.servertime import clock_of
-from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.coscheduling.cache import Gang, GangCache, bound_at
 from roles.scheduler.plugins.coscheduling.conditions import due
-from roles.scheduler.plugins.coscheduling.phases import Member, over, patch, shown, step
+from roles.scheduler.plugins.coscheduling.phases import Member, over, patch, step
 
 log = logging.getLogger(__name__)
 
@@ -28,16 +29,14 @@ _REST = 0.05
 _REST_PER_MEMBER = 0.0002
 
 
+@dataclass(slots=True, eq=False)
 class Ended:
     """A member that has ended, by gang. `until` is up to when it was one, RFC 3339 in UTC, "" when nothing tells."""
 
-    __slots__ = ("gang", "key", "member", "until")
-
-    def __init__(self, gang: str, key: str, member: Member, until: str) -> None:
-        self.gang = gang
-        self.key = key
-        self.member = member
-        self.until = until
+    gang: str
+    key: str
+    member: Member
+    until: str
 
 
 def ended_member(pod: Pod) -> Ended | None:
@@ -46,9 +45,7 @@ def ended_member(pod: Pod) -> Ended | None:
     name = gang_name_of(meta.labels, meta.annotations or {})
     if not name:
         return None
-    owners = tuple(f"{meta.namespace}/{owner.name}" for owner in meta.owner_references)
-    member = Member(meta.uid, pod.status.phase, bool(pod.spec.node_name), owners)
-    return Ended(f"{meta.namespace}/{name}", meta.uid, member, _until(pod))
+    return Ended(f"{meta.namespace}/{name}", meta.uid, _member(meta.uid, pod, placed=bool(pod.spec.node_name)), _until(pod))
 
 
 def _until(pod: Pod) -> str:
@@ -101,7 +98,7 @@ class PodGroups:
         began = (gang.pod_group.metadata.creation_timestamp or "") if gang.pod_group is not None else ""
         for pod in gang.children.values():
             if pod.uid not in past:
-                yield _member(pod)
+                yield _member(pod.uid, pod.pod, placed=bool(pod.node_name))
         yield from (ended.member for ended in past.values() if not ended.until or ended.until >= began)
 
     # ---------------------------------------------------------------- writing
@@ -147,17 +144,10 @@ class PodGroups:
         group = gang.pod_group
         if group is None or over(group):
             return
-        body = patch(shown(group), step(group, self.members(gang), self._clock()))
-        if body is None:
-            return
-        body["metadata"] = {"uid": group.metadata.uid}
-        try:
+        body = patch(group.status, step(group, self.members(gang), self._clock()))
+        if body is not None:
             # The answer comes through the watch, and with it the next step.
-            await self._handle.api.patch(PODGROUPS, group.metadata.name, body, group.metadata.namespace)
-        except NotFound:
-            return
-        except ApiError as error:
-            self._again(identity, error)
+            await self._write(gang, PODGROUPS, group, body)
 
     async def _tell(self, gang: Gang, group: SchedulingPodGroup) -> None:
         """Conditions of a PodGroup of scheduling.k8s.io, in the version in which it was read."""
@@ -165,21 +155,18 @@ class PodGroups:
         if not conditions:
             return
         kind = SCHEDULING_PODGROUPS_V1ALPHA2 if group.api_version == SCHEDULING_PODGROUPS_V1ALPHA2.api_version else SCHEDULING_PODGROUPS
+        await self._write(gang, kind, group, {"status": {"conditions": conditions}}, type="strategic", subresource="status")
+
+    async def _write(self, gang: Gang, kind: Kind, group: PodGroup | SchedulingPodGroup, body: dict[str, Any], **how: Any) -> None:
         meta = group.metadata
-        body = {"metadata": {"uid": meta.uid}, "status": {"conditions": conditions}}
         try:
-            await self._handle.api.patch(kind, meta.name, body, meta.namespace, type="strategic", subresource="status")
+            await self._handle.api.patch(kind, meta.name, {"metadata": {"uid": meta.uid}, **body}, meta.namespace, **how)
         except NotFound:
             return
         except ApiError as error:
-            self._again(gang.id, error)
-
-    def _again(self, identity: str, error: ApiError) -> None:
-        log.warning("status of PodGroup %s could not be written, it is tried again: %s", identity, error)
-        asyncio.get_running_loop().call_later(_RETRY, self._mark, identity)
+            log.warning("status of PodGroup %s could not be written, it is tried again: %s", gang.id, error)
+            asyncio.get_running_loop().call_later(_RETRY, self._mark, gang.id)
 
 
-def _member(pod: PodInfo) -> Member:
-    meta = pod.pod.metadata
-    owners = tuple(f"{meta.namespace}/{owner.name}" for owner in meta.owner_references)
-    return Member(pod.uid, pod.pod.status.phase, bool(pod.node_name), owners)
+def _member(uid: str, pod: Pod, *, placed: bool) -> Member:
+    return Member(uid, pod.status.phase, placed, tuple(f"{pod.metadata.namespace}/{owner.name}" for owner in pod.metadata.owner_references))
