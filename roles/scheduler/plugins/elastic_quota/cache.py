@@ -23,7 +23,7 @@ from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.plugins.elastic_quota.hooks import Hooks
 from roles.scheduler.plugins.elastic_quota.model import DEFAULT, DEFAULT_TREE, ROOT, SYSTEM, QuotaSpec, spec_of
-from roles.scheduler.plugins.elastic_quota.tree import Quota, QuotaTree
+from roles.scheduler.plugins.elastic_quota.tree import Quota, QuotaTree, negative
 
 log = logging.getLogger(__name__)
 
@@ -55,19 +55,17 @@ class _Age(NamedTuple):
     name: str
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """A pod in the cache. `amount` is what it counts with: its request, of the resources in its quota's max."""
 
-    __slots__ = ("amount", "assigned", "pod", "preemptible", "quota", "seen", "tree")
-
-    def __init__(self, pod: PodInfo, tree: QuotaTree, quota: Quota, amount: ResourceVector, *, seen: bool) -> None:
-        self.pod = pod
-        self.tree = tree
-        self.quota = quota
-        self.amount = amount
-        self.preemptible = is_preemptible(pod)
-        self.assigned = False
-        self.seen = seen
+    pod: PodInfo
+    tree: QuotaTree
+    quota: Quota
+    amount: ResourceVector
+    preemptible: bool
+    seen: bool
+    assigned: bool
 
 
 def is_preemptible(pod: PodInfo) -> bool:
@@ -164,15 +162,14 @@ class QuotaCache(Columns):
         coming = [member for member in coming if not mine or state.gangs.of(member.pod) != mine]
         gone = [self._members.get(uid) for uid in {*self._deleting, *state.evictions.all_leaving()}] if coming else ()
         going = [member for member in gone if member is not None and member.assigned and concerns(member) and state.leaving(member.pod)]
-        for sign, members in ((1, coming), (-1, going)):
-            for member in members:
-                self._use(member, sign)
+        steps = [(member, 1) for member in coming] + [(member, -1) for member in going]
+        for member, sign in steps:
+            self._use(member, sign)
         try:
             yield bool(coming)
         finally:
-            for sign, members in ((-1, coming), (1, going)):
-                for member in members:
-                    self._use(member, sign)
+            for member, sign in steps:
+                self._use(member, -sign)
 
     def resolve(self, shape: PodShape) -> str:
         """The quota that pods of a shape belong to; "" for none."""
@@ -436,8 +433,7 @@ class QuotaCache(Columns):
 
     def _enter(self, pod: PodInfo, *, seen: bool, assigned: bool = False) -> None:
         tree, quota = self.quota(self.resolve(pod.shape)) or (self._limbo, self._free)
-        member = Member(pod, tree, quota, self.amount(pod, quota), seen=seen)
-        member.assigned = assigned
+        member = Member(pod, tree, quota, self.amount(pod, quota), is_preemptible(pod), seen, assigned)
         self._members[pod.uid] = member
         self._by_quota.setdefault(quota.name, {})[pod.uid] = member
         if pod.deleting:
@@ -456,18 +452,14 @@ class QuotaCache(Columns):
             del self._by_quota[member.quota.name]
 
     def _charge(self, member: Member, sign: int) -> None:
-        amount = member.amount if sign > 0 else _negative(member.amount)
+        amount = member.amount if sign > 0 else negative(member.amount)
         member.tree.charge_request(member.quota, amount, preemptible=member.preemptible)
         if member.assigned:
             self._use(member, sign)
 
     def _use(self, member: Member, sign: int) -> None:
-        amount = member.amount if sign > 0 else _negative(member.amount)
+        amount = member.amount if sign > 0 else negative(member.amount)
         member.tree.charge_used(member.quota, amount, preemptible=member.preemptible)
-
-
-def _negative(amounts: ResourceVector) -> ResourceVector:
-    return {name: -amount for name, amount in amounts.items()}
 
 
 def _age(quota: ElasticQuota) -> _Age:

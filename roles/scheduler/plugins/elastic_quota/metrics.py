@@ -14,14 +14,14 @@ _LABELS = ("name", "resource", "tree", "is_parent", "parent", "field")
 _SECONDS = tuple(0.00001 * 4**power for power in range(10))
 
 
+def spec_fields(quota: Quota) -> dict[str, ResourceVector]:
+    """What its spec says, by the value of the label `field`."""
+    return {"min": quota.spec.min, "max": quota.spec.max, "sharedWeight": quota.spec.weight}
+
+
 def status_fields(quota: Quota) -> dict[str, ResourceVector]:
     """What a quota has, by the value of the label `field`."""
-    fields = {
-        "runtime": quota.limit(), "request": quota.request, "child-request": quota.child_request, "guaranteed": quota.guaranteed,
-        "allocated": quota.allocated, "non-preemptible-request": quota.non_preemptible_request,
-        "non-preemptible-used": quota.non_preemptible_used, "used": quota.used, "min": quota.spec.min, "max": quota.spec.max,
-        "sharedWeight": quota.spec.weight,
-    }  # fmt: skip
+    fields = {**quota.told(), "used": quota.used, **spec_fields(quota)}
     if quota.spec.tree_root:
         fields["unschedulable-resource"] = quota.spec.unschedulable
     return fields
@@ -84,8 +84,4 @@ class QuotaMetrics:
     def show(self, quotas: Sequence[tuple[str, Quota]]) -> Iterator[None]:
         """Set the gauges to what is there now, in steps; series of quotas that are gone go."""
         yield from self._status.listing(sample for tree, quota in quotas for sample in _samples(tree, quota, status_fields(quota)))
-        yield from self._spec.listing(
-            sample
-            for tree, quota in quotas
-            for sample in _samples(tree, quota, {"min": quota.spec.min, "max": quota.spec.max, "sharedWeight": quota.spec.weight})
-        )
+        yield from self._spec.listing(sample for tree, quota in quotas for sample in _samples(tree, quota, spec_fields(quota)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from koord import seams
@@ -25,7 +25,7 @@ from roles.scheduler.plugins.elastic_quota.cache import QuotaCache, Rules, is_pr
 from roles.scheduler.plugins.elastic_quota.hooks import Hooks
 from roles.scheduler.plugins.elastic_quota.model import spec_of
 from roles.scheduler.plugins.elastic_quota.preemption import QuotaPreemption
-from roles.scheduler.plugins.elastic_quota.tree import Quota, QuotaTree
+from roles.scheduler.plugins.elastic_quota.tree import Quota, QuotaTree, negative
 from roles.scheduler.plugins.elastic_quota.views import one_quota, quota_list
 
 log = logging.getLogger(__name__)
@@ -142,12 +142,7 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         if self.cache.member(pod.uid) is None:
             request, preemptible = self.cache.amount(pod, quota), is_preemptible(pod)
             tree.charge_request(quota, request, preemptible=preemptible)
-            ctx.undo.append(lambda: self._uncharge(tree, quota, request, preemptible))
-        tree.refresh(quota)
-
-    @staticmethod
-    def _uncharge(tree: QuotaTree, quota: Quota, request: Mapping[str, int], preemptible: bool) -> None:
-        tree.charge_request(quota, {name: -amount for name, amount in request.items()}, preemptible=preemptible)
+            ctx.undo += (lambda: tree.refresh(quota), lambda: tree.charge_request(quota, negative(request), preemptible=preemptible))
         tree.refresh(quota)
 
     def _refuses(self, ctx: CycleContext, quota: Quota) -> str:
@@ -242,6 +237,5 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         ctx = CycleContext(self.handle.state, pod)
         self._refresh(ctx, *found)
         fits = not self._refuses(ctx, found[1])
-        for undo in ctx.undo:
-            undo()
+        ctx.end()
         return fits

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 
 from koord.accounting.resources import add_into, sub_into
 from roles.scheduler.cluster.cluster import Cluster
@@ -53,14 +54,8 @@ class QuotaPreemption(DefaultPreemption):
         refused = failure.pre_filter
         if refused is not None and (refused.plugin != self._plugin or refused.code is not Code.UNSCHEDULABLE):
             return []
-        cluster = ctx.cluster
-        of_quota = {
-            cluster.slot_of_pod(member.pod.uid)
-            for member in self._cache.members(quota.name)
-            if member.assigned and member.pod.priority < ctx.pod.priority
-        }
-        open_slots = None if refused is not None else frozenset(failure.resolvable())
-        return sorted(slot for slot in of_quota if slot >= 0 and cluster.alive[slot] and (open_slots is None or slot in open_slots))
+        slots = self._slots_of(ctx.cluster, (quota.name,), ctx.pod.priority)
+        return slots if refused is not None else sorted(frozenset(failure.resolvable()).intersection(slots))
 
     def removable(self, ctx: CycleContext, pod: PodInfo) -> bool:
         member, quota = self._cache.member(pod.uid), self.quota_of(ctx.pod)
@@ -103,13 +98,14 @@ class QuotaPreemption(DefaultPreemption):
 
         if self.quota_of(ctx.pod) is None or not self._could_admit(pending, quotas, may_go):
             return None
-        slots = self._slots_of(ctx.cluster, quotas) if refused is not None else None
+        slots = tuple(self._slots_of(ctx.cluster, quotas, inf)) if refused is not None else None
         return Rule(self._plugin, may_go, slots, lambda: self._admits(pending, quotas))
 
-    def _slots_of(self, cluster: Cluster, quotas: Iterable[str]) -> tuple[int, ...]:
-        """Nodes with pods of these quotas, in slot order."""
-        found = {cluster.slot_of_pod(member.pod.uid) for name in quotas for member in self._cache.members(name) if member.assigned}
-        return tuple(sorted(slot for slot in found if slot >= 0 and cluster.alive[slot]))
+    def _slots_of(self, cluster: Cluster, quotas: Iterable[str], below: float) -> list[int]:
+        """Nodes with pods of these quotas that have a lower priority, in slot order."""
+        members = (member for name in quotas for member in self._cache.members(name) if member.assigned and member.pod.priority < below)
+        slots = {cluster.slot_of_pod(member.pod.uid) for member in members}
+        return sorted(slot for slot in slots if slot >= 0 and cluster.alive[slot])
 
     def _could_admit(self, pending: Sequence[PodInfo], quotas: Mapping[str, Quota], may_go: Callable[[PodInfo], bool]) -> bool:
         """Whether the quotas would have room for all members if all who may go went; a what-if would tell no more."""

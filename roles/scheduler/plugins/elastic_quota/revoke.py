@@ -10,11 +10,7 @@ from roles.scheduler.framework.gangs import Gangs, VictimGroup, VictimGroups
 from roles.scheduler.plugins.elastic_quota.admission import exceeded
 from roles.scheduler.plugins.elastic_quota.cache import Member, QuotaCache, is_preemptible
 from roles.scheduler.plugins.elastic_quota.model import ROOT, SYSTEM
-
-
-def _importance(pod: PodInfo) -> tuple[int, str]:
-    """Sorts the most important first: higher priority, then longer running (RFC 3339 in UTC sorts as text)."""
-    return (-pod.priority, pod.pod.status.start_time or "9999")
+from roles.scheduler.plugins.preemption_cost import importance
 
 
 def victims(members: Iterable[Member], used: ResourceVector, runtime: ResourceVector, gangs: Gangs) -> list[PodInfo]:
@@ -24,7 +20,7 @@ def victims(members: Iterable[Member], used: ResourceVector, runtime: ResourceVe
     whole, with its pods in other quotas. The important ones among those taken come back where there is room.
     """
     own = {member.pod.uid: member for member in members if member.assigned and member.preemptible}
-    victim_groups = VictimGroups(gangs, is_preemptible, _importance)
+    victim_groups = VictimGroups(gangs, is_preemptible, importance)
     groups = victim_groups.groups(member.pod for member in own.values())
     left = dict(used)
     taken: list[VictimGroup] = []

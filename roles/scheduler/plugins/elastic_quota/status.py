@@ -13,26 +13,15 @@ from koord.api.objects import ElasticQuota
 from roles.scheduler.plugins.elastic_quota.tree import Quota
 
 Patch = dict[str, Any]
-
-
-def amounts_of(quota: Quota) -> dict[str, ResourceVector]:
-    """The sums of a quota by annotation key."""
-    return {
-        names.ANNOTATION_QUOTA_RUNTIME: quota.limit(),
-        names.ANNOTATION_QUOTA_REQUEST: quota.request,
-        names.ANNOTATION_QUOTA_CHILD_REQUEST: quota.child_request,
-        names.ANNOTATION_QUOTA_GUARANTEED: quota.guaranteed,
-        names.ANNOTATION_QUOTA_ALLOCATED: quota.allocated,
-        names.ANNOTATION_QUOTA_NON_PREEMPTIBLE_REQUEST: quota.non_preemptible_request,
-        names.ANNOTATION_QUOTA_NON_PREEMPTIBLE_USED: quota.non_preemptible_used,
-    }
+_DOMAIN = names.ANNOTATION_QUOTA_RUNTIME.removesuffix("runtime")  # what the annotations' names begin with
 
 
 def patch_of(quota: Quota, shown: ElasticQuota, extra: Mapping[str, str]) -> Patch | None:
     """The merge patch that brings an object up to date, None when it is. Entries of zero count as missing; `extra` are further
     annotations. The UID in it keeps the patch from an object of the same name that came since."""
     annotations: dict[str, str] = {}
-    for key, amounts in amounts_of(quota).items():
+    for name, amounts in quota.told().items():
+        key = f"{_DOMAIN}{name}"
         if not _shows(shown.metadata.annotations.get(key), amounts):
             annotations[key] = orjson.dumps(format(amounts), option=orjson.OPT_SORT_KEYS).decode()
     annotations.update({key: value for key, value in extra.items() if shown.metadata.annotations.get(key) != value})

@@ -6,7 +6,8 @@ and below the parents that a change touched, when somebody asks. Amounts are int
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from koord.accounting.resources import ResourceVector, add_into, max_, sub
 from roles.scheduler.plugins.elastic_quota.model import OUTSIDE, ROOT, QuotaSpec
@@ -15,6 +16,7 @@ from roles.scheduler.plugins.elastic_quota.waterfill import Claim, fill, scaled_
 _CYCLE = ""  # no quota has this name
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Quota:
     """A quota and its sums. `self_*` is of pods directly in it, `used` and `non_preemptible_*` include the quotas below.
 
@@ -23,32 +25,25 @@ class Quota:
     of these.
     """
 
-    __slots__ = (
-        "allocated", "child_request", "children", "dirty", "guaranteed", "limited", "non_preemptible_request", "non_preemptible_used",
-        "parent", "request", "runtime", "scaled_min", "self_non_preemptible_request", "self_non_preemptible_used", "self_request",
-        "self_used", "spec", "used", "version",
-    )  # fmt: skip
-
-    def __init__(self, spec: QuotaSpec) -> None:
-        self.spec = spec
-        self.parent: Quota | None = None
-        self.children: dict[str, Quota] = {}
-        self.self_request: ResourceVector = {}
-        self.self_used: ResourceVector = {}
-        self.self_non_preemptible_request: ResourceVector = {}
-        self.self_non_preemptible_used: ResourceVector = {}
-        self.child_request: ResourceVector = {}
-        self.request: ResourceVector = {}
-        self.limited: ResourceVector = {}
-        self.used: ResourceVector = {}
-        self.non_preemptible_request: ResourceVector = {}
-        self.non_preemptible_used: ResourceVector = {}
-        self.allocated: ResourceVector = {}
-        self.guaranteed: ResourceVector = {}
-        self.scaled_min: ResourceVector = {}
-        self.runtime: ResourceVector = {}
-        self.dirty: set[str] = set()  # resources to be shared out anew among the children
-        self.version = 0
+    spec: QuotaSpec
+    parent: Quota | None = None
+    children: dict[str, Quota] = field(default_factory=dict)
+    self_request: ResourceVector = field(default_factory=dict)
+    self_used: ResourceVector = field(default_factory=dict)
+    self_non_preemptible_request: ResourceVector = field(default_factory=dict)
+    self_non_preemptible_used: ResourceVector = field(default_factory=dict)
+    child_request: ResourceVector = field(default_factory=dict)
+    request: ResourceVector = field(default_factory=dict)
+    limited: ResourceVector = field(default_factory=dict)
+    used: ResourceVector = field(default_factory=dict)
+    non_preemptible_request: ResourceVector = field(default_factory=dict)
+    non_preemptible_used: ResourceVector = field(default_factory=dict)
+    allocated: ResourceVector = field(default_factory=dict)
+    guaranteed: ResourceVector = field(default_factory=dict)
+    scaled_min: ResourceVector = field(default_factory=dict)
+    runtime: ResourceVector = field(default_factory=dict)
+    dirty: set[str] = field(default_factory=set)  # resources to be shared out anew among the children
+    version: int = 0
 
     @property
     def name(self) -> str:
@@ -69,6 +64,14 @@ class Quota:
         if self.name in OUTSIDE:
             return {}
         return {name: self.runtime[name] for name in self.spec.max if name in self.runtime}
+
+    def told(self) -> dict[str, ResourceVector]:
+        """The sums that annotations and metrics tell, by the names that both give them."""
+        return {
+            "runtime": self.limit(), "request": self.request, "child-request": self.child_request, "guaranteed": self.guaranteed,
+            "allocated": self.allocated, "non-preemptible-request": self.non_preemptible_request,
+            "non-preemptible-used": self.non_preemptible_used,
+        }  # fmt: skip
 
     def __repr__(self) -> str:
         return f"Quota({self.name})"
@@ -144,12 +147,7 @@ class QuotaTree:
             return
         quota.parent = parent
         parent.children[quota.name] = quota
-        self._pass_used(parent, quota.used, quota.non_preemptible_used)
-        self._pass_non_preemptible_request(parent, quota.non_preemptible_request)
-        self._pass_request(parent, quota.limited)
-        self._pass_allocated(parent, quota.guaranteed)
-        self._mark(parent, quota.spec.max)
-        self._mark_outside(quota, quota.used)
+        self._pass(quota, parent, dict)
 
     def _detach(self, quota: Quota) -> None:
         parent = quota.parent
@@ -159,15 +157,19 @@ class QuotaTree:
                 if waiting.pop(quota.name, None) is not None and not waiting:
                     del self._waiting[key]
             return
-        self._pass_used(parent, _negative(quota.used), _negative(quota.non_preemptible_used))
-        self._pass_non_preemptible_request(parent, _negative(quota.non_preemptible_request))
-        self._pass_request(parent, _negative(quota.limited))
-        self._pass_allocated(parent, _negative(quota.guaranteed))
-        self._mark(parent, quota.spec.max)
-        self._mark_outside(quota, quota.used)
+        self._pass(quota, parent, negative)
         quota.parent = None
         del parent.children[quota.name]
         quota.runtime = {}
+
+    def _pass(self, quota: Quota, parent: Quota, signed: Callable[[ResourceVector], ResourceVector]) -> None:
+        """All that a quota has counts in its parent from now on, or (negative) no longer."""
+        self._pass_used(parent, signed(quota.used), signed(quota.non_preemptible_used))
+        self._pass_non_preemptible_request(parent, signed(quota.non_preemptible_request))
+        self._pass_request(parent, signed(quota.limited))
+        self._pass_allocated(parent, signed(quota.guaranteed))
+        self._mark(parent, quota.spec.max)
+        self._mark_outside(quota, quota.used)
 
     def _stand_alone(self, quota: Quota, until: str) -> None:
         self._waiting.setdefault(until, {})[quota.name] = quota
@@ -366,5 +368,6 @@ class QuotaTree:
         self._mark(child, (resource,))
 
 
-def _negative(amounts: ResourceVector) -> ResourceVector:
-    return {name: -amount for name, amount in amounts.items()}
+def negative(amounts: ResourceVector) -> ResourceVector:
+    """So much less."""
+    return sub({}, amounts)

@@ -63,14 +63,9 @@ class Upkeep:
             await seams.sleep(_RETRY)
 
     async def _create(self, name: str, told: dict[str, str]) -> None:
-        found = self._cache.quota(name)
-        if found is None:
-            return
-        labels = {names.LABEL_QUOTA_PARENT: found[1].spec.parent}
+        labels: dict[str, str] = {}
         if name == ROOT:
-            labels.update({names.LABEL_QUOTA_IS_PARENT: "true", names.LABEL_QUOTA_ALLOW_LENT_RESOURCE: "false"})
-        else:
-            labels = {}
+            labels = {names.LABEL_QUOTA_PARENT: "", names.LABEL_QUOTA_IS_PARENT: "true", names.LABEL_QUOTA_ALLOW_LENT_RESOURCE: "false"}
         maximum = self._args.system_quota_group_max if name == SYSTEM else self._args.default_quota_group_max
         namespace = self._args.quota_group_namespace
         body: dict[str, Any] = {

@@ -244,7 +244,8 @@ def test_profiles_share_one_set_of_books_with_one_keeper() -> None:
 
 def member(name: str, cpu: int, priority: int, start: str, *, preemptible: bool = True) -> Any:
     status = SimpleNamespace(start_time=start)
-    info = SimpleNamespace(key=name, uid=name, priority=priority, deleting=False, pod=SimpleNamespace(status=status))
+    shape, pod = SimpleNamespace(priority=priority), SimpleNamespace(status=status)
+    info = SimpleNamespace(key=name, uid=name, priority=priority, shape=shape, deleting=False, pod=pod)
     return SimpleNamespace(pod=info, amount={"cpu": cpu}, assigned=True, preemptible=preemptible)
 
 
