@@ -9,41 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.api import names
-from koord.api.kinds import (
-    CLUSTERNETWORKTOPOLOGIES,
-    PODGROUPS,
-    PODS,
-    SCHEDULING_PODGROUPS,
-    SCHEDULING_PODGROUPS_V1ALPHA2,
-    SCHEDULING_WORKLOADS_V1ALPHA1,
-)
+from koord.api import kinds, names
 from koord.api.objects import ClusterNetworkTopology, Pod, PodGroup, SchedulingPodGroup, SchedulingWorkload
 from koord.decisions.record import Term
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import FitFailure
+from roles.scheduler.framework import interfaces as api
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import (
-    Controllers,
-    Endpoint,
-    Feed,
-    FindOneNode,
-    NextPod,
-    Permit,
-    PodObserver,
-    PostBind,
-    PostFilter,
-    PreBind,
-    PreEnqueue,
-    PreFilter,
-    PreScore,
-    Reserve,
-    Score,
-    Transformer,
-)
 from roles.scheduler.framework.status import SKIP, SUCCESS, PostFilterResult, Status, pending, unresolvable, unschedulable, wait
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
@@ -73,21 +48,9 @@ BINDING_KEYS = (
 
 
 class Coscheduling(
-    PreEnqueue,
-    Transformer,
-    PreFilter,
-    FindOneNode,
-    PostFilter,
-    PreScore,
-    Score,
-    NextPod,
-    Reserve,
-    Permit,
-    PreBind,
-    PostBind,
-    PodObserver,
-    Controllers,
-):
+    api.PreEnqueue, api.Transformer, api.PreFilter, api.FindOneNode, api.PostFilter, api.PreScore, api.Score, api.NextPod, api.Reserve,
+    api.Permit, api.PreBind, api.PostBind, api.PodObserver, api.Controllers,
+):  # fmt: skip
     """Places the pods of a gang group together. The plugins of all profiles share one cache."""
 
     name = "Coscheduling"
@@ -126,25 +89,25 @@ class Coscheduling(
 
     # ---------------------------------------------------------------- observing
 
-    def feeds(self) -> Sequence[Feed]:
+    def feeds(self) -> Sequence[api.Feed]:
         budgets = self._budgets.feeds()
         if not self._keeper:
             return budgets
-        ended = Feed(PODS, Pod, self._pod_groups.ended, ENDED, ended_member)
-        topology = Feed(CLUSTERNETWORKTOPOLOGIES, ClusterNetworkTopology, self.network.observe)
+        ended = api.Feed(kinds.PODS, Pod, self._pod_groups.ended, ENDED, ended_member)
+        topology = api.Feed(kinds.CLUSTERNETWORKTOPOLOGIES, ClusterNetworkTopology, self.network.observe)
         native = (
-            Feed(SCHEDULING_PODGROUPS, SchedulingPodGroup, self._native.group_event, transform=as_v1beta1),
-            Feed(SCHEDULING_PODGROUPS_V1ALPHA2, SchedulingPodGroup, self._native.group_event, transform=as_v1alpha2),
-            Feed(SCHEDULING_WORKLOADS_V1ALPHA1, SchedulingWorkload, self._native.workload_event),
+            api.Feed(kinds.SCHEDULING_PODGROUPS, SchedulingPodGroup, self._native.group_event, transform=as_v1beta1),
+            api.Feed(kinds.SCHEDULING_PODGROUPS_V1ALPHA2, SchedulingPodGroup, self._native.group_event, transform=as_v1alpha2),
+            api.Feed(kinds.SCHEDULING_WORKLOADS_V1ALPHA1, SchedulingWorkload, self._native.workload_event),
         )
-        return (Feed(PODGROUPS, PodGroup, self.cache.pod_group_event), *native, ended, topology, *budgets)
+        return (api.Feed(kinds.PODGROUPS, PodGroup, self.cache.pod_group_event), *native, ended, topology, *budgets)
 
     def subscriptions(self) -> Sequence[Subscription]:
         """For groups that had no plan. Others are brought back by what their members lack, or by the cache."""
         return (
             Subscription(NODE, Action.ADD | Action.UPDATE_LABELS | Action.UPDATE_ALLOCATABLE | Action.UPDATE_TAINTS, self._may_be_planned),
             Subscription(ASSIGNED_POD, Action.DELETE | Action.SCALE_DOWN, self._may_be_planned),
-            Subscription(CLUSTERNETWORKTOPOLOGIES.kind, Action.ADD | Action.UPDATE, self._may_be_planned),
+            Subscription(kinds.CLUSTERNETWORKTOPOLOGIES.kind, Action.ADD | Action.UPDATE, self._may_be_planned),
             Subscription(UNSCHEDULED_POD, Action.UPDATE_LABELS | Action.UPDATE),  # it may be of another gang by now, or of none
         )
 
@@ -160,10 +123,10 @@ class Coscheduling(
         if self._keeper:
             self.cache.pod_gone(uid)
 
-    def endpoints(self) -> Sequence[Endpoint]:
+    def endpoints(self) -> Sequence[api.Endpoint]:
         return (
-            Endpoint("gangs", lambda query: gang_list(self.cache)),
-            Endpoint("gang/{namespace}/{name}", lambda query: one_gang(self.cache, f"{query['namespace']}/{query['name']}")),
+            api.Endpoint("gangs", lambda query: gang_list(self.cache)),
+            api.Endpoint("gang/{namespace}/{name}", lambda query: one_gang(self.cache, f"{query['namespace']}/{query['name']}")),
         )
 
     def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:

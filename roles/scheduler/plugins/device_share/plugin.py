@@ -18,26 +18,12 @@ from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework import interfaces as api
 from roles.scheduler.framework.codes import StatusCodes
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import (
-    ASK,
-    Codes,
-    Endpoint,
-    Feed,
-    Filter,
-    NodeSet,
-    PodObserver,
-    PreBind,
-    PreFilter,
-    Rejection,
-    ReservationFilter,
-    Reserve,
-    Score,
-)
 from roles.scheduler.framework.normalize import FINE, PROPORTIONAL, Normalizer
 from roles.scheduler.framework.restoring import RestoredReservation
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status, unresolvable
@@ -75,7 +61,7 @@ _DEVICES_CHANGE = (
 _FEW = 64  # rows about which columns are asked without looking which are alike
 
 
-class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter, PodObserver):
+class DeviceShare(api.PreFilter, api.Filter, api.Score, api.Reserve, api.PreBind, api.ReservationFilter, api.PodObserver):
     """Gives pods devices. Who holds what is one set of columns for all profiles; scoring and templates are each profile's own."""
 
     name = "DeviceShare"
@@ -115,11 +101,11 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
 
     # ---------------------------------------------------------------- what it is told
 
-    def feeds(self) -> Sequence[Feed]:
-        devices = (Feed(DEVICES, Device, self._device),) if self._keeper else ()
+    def feeds(self) -> Sequence[api.Feed]:
+        devices = (api.Feed(DEVICES, Device, self._device),) if self._keeper else ()
         config = self._config
         selector = f"metadata.name={config.config_map_name}"
-        templates = Feed(CONFIGMAPS, ConfigMap, self._templates, namespace=config.config_map_namespace, field_selector=selector)
+        templates = api.Feed(CONFIGMAPS, ConfigMap, self._templates, namespace=config.config_map_namespace, field_selector=selector)
         return (*devices, templates)
 
     def _device(self, old: Device | None, new: Device | None) -> bool:
@@ -184,10 +170,10 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             Subscription(UNSCHEDULED_POD, Action.ALL),  # it may ask for other devices by now
         )
 
-    def endpoints(self) -> Sequence[Endpoint]:
+    def endpoints(self) -> Sequence[api.Endpoint]:
         return (
-            Endpoint("nodeDeviceSummaries", lambda query: summaries(self.columns)),
-            Endpoint("nodeDeviceSummaries/{name}", lambda query: node_summary(self.columns, query["name"])),
+            api.Endpoint("nodeDeviceSummaries", lambda query: summaries(self.columns)),
+            api.Endpoint("nodeDeviceSummaries/{name}", lambda query: node_summary(self.columns, query["name"])),
         )
 
     def explain(self, ctx: CycleContext) -> Sequence[Term]:
@@ -207,7 +193,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
     def shape_key(self, pod: PodInfo) -> Hashable:
         return designated(pod)
 
-    def pre_filter(self, ctx: CycleContext) -> Status | NodeSet:
+    def pre_filter(self, ctx: CycleContext) -> Status | api.NodeSet:
         request = request_for(ctx.pod.shape)
         if request is None:
             return SKIP
@@ -218,7 +204,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             return NO_TEMPLATE
         return SUCCESS
 
-    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+    def filter(self, ctx: CycleContext, rows: Rows) -> api.Codes | None:
         request = request_for(ctx.pod.shape)
         if not isinstance(request, DeviceRequest):
             return None
@@ -230,7 +216,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         codes = self._told(rows, slots, lambda some: coarse(self.columns, request, some, decisive=decisive))
         for index in np.flatnonzero(restored).tolist():
             codes[index] = self._try(ctx, request, slots.item(index))
-        undecided = np.flatnonzero((codes == ASK) & ~restored)
+        undecided = np.flatnonzero((codes == api.ASK) & ~restored)
         codes[undecided] = self._plain_codes(request, slots[undecided])
         return codes
 
@@ -279,7 +265,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         said = self._topology.at_filter(ctx, slot).status if self._aligned else SUCCESS
         return self._codes.code(found if said.ok else said)
 
-    def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
+    def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: api.Codes) -> api.Codes:
         request = request_for(ctx.pod.shape)
         assert isinstance(request, DeviceRequest)
         refined = np.array(codes, dtype=np.int32)
@@ -295,8 +281,8 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         refined[alike] = np.where(plain == 0, REFUSED, plain)
         return refined
 
-    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
-        return Rejection(("Insufficient devices",)) if code == REFUSED else self._codes.rejection(code)
+    def rejection(self, ctx: CycleContext, code: int) -> api.Rejection:
+        return api.Rejection(("Insufficient devices",)) if code == REFUSED else self._codes.rejection(code)
 
     def fits_reservation(self, ctx: CycleContext, slot: int, reservation: RestoredReservation) -> tuple[str, ...]:
         request = request_for(ctx.pod.shape)

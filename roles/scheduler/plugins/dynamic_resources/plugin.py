@@ -10,14 +10,7 @@ from typing import Any
 import numpy as np
 
 from koord import seams
-from koord.api.kinds import (
-    DEVICECLASSES,
-    DEVICETAINTRULES,
-    DEVICETAINTRULES_V1BETA2,
-    RESOURCECLAIMS,
-    RESOURCECLAIMTEMPLATES,
-    RESOURCESLICES,
-)
+from koord.api import kinds
 from koord.api.objects_resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
@@ -104,20 +97,20 @@ class DynamicResources(
 
     def feeds(self) -> Sequence[Feed]:
         found = (
-            Feed(RESOURCECLAIMS, ResourceClaim, self.cache.claim_set),
-            Feed(DEVICECLASSES, DeviceClass, self.cache.class_set),
-            Feed(RESOURCESLICES, ResourceSlice, self.cache.slice_set),
-            Feed(DEVICETAINTRULES, DeviceTaintRule, self.cache.rule_set),
-            Feed(DEVICETAINTRULES_V1BETA2, DeviceTaintRule, self.cache.rule_set),
+            Feed(kinds.RESOURCECLAIMS, ResourceClaim, self.cache.claim_set),
+            Feed(kinds.DEVICECLASSES, DeviceClass, self.cache.class_set),
+            Feed(kinds.RESOURCESLICES, ResourceSlice, self.cache.slice_set),
+            Feed(kinds.DEVICETAINTRULES, DeviceTaintRule, self.cache.rule_set),
+            Feed(kinds.DEVICETAINTRULES_V1BETA2, DeviceTaintRule, self.cache.rule_set),
         )
-        return (*found, Feed(RESOURCECLAIMTEMPLATES, ResourceClaimTemplate, self.cache.template_set)) if self._supposed else found
+        return (*found, Feed(kinds.RESOURCECLAIMTEMPLATES, ResourceClaimTemplate, self.cache.template_set)) if self._supposed else found
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
-            Subscription(RESOURCECLAIMS.kind, Action.ADD | Action.UPDATE | Action.DELETE, claim_helps),
-            Subscription(RESOURCESLICES.kind, Action.ADD | Action.UPDATE | Action.DELETE),
-            Subscription(DEVICECLASSES.kind, Action.ADD | Action.UPDATE),
-            Subscription(DEVICETAINTRULES.kind, Action.UPDATE | Action.DELETE),
+            Subscription(kinds.RESOURCECLAIMS.kind, Action.ADD | Action.UPDATE | Action.DELETE, claim_helps),
+            Subscription(kinds.RESOURCESLICES.kind, Action.ADD | Action.UPDATE | Action.DELETE),
+            Subscription(kinds.DEVICECLASSES.kind, Action.ADD | Action.UPDATE),
+            Subscription(kinds.DEVICETAINTRULES.kind, Action.UPDATE | Action.DELETE),
             Subscription(NODE, Action.ADD | Action.UPDATE_LABELS),
             Subscription(ASSIGNED_POD, Action.DELETE, pod_helps),
             Subscription(UNSCHEDULED_POD, Action.UPDATE_GENERATED_CLAIMS),

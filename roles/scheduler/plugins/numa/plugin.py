@@ -19,26 +19,12 @@ from roles.scheduler.cluster.arithmetic import AnyRows, several
 from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
+from roles.scheduler.framework import interfaces as api
 from roles.scheduler.framework.codes import StatusCodes
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import (
-    ASK,
-    Codes,
-    Endpoint,
-    Feed,
-    Filter,
-    PageError,
-    PodObserver,
-    PreBind,
-    PreFilter,
-    Rejection,
-    ReservationFilter,
-    Reserve,
-    Score,
-)
 from roles.scheduler.framework.restoring import RestoredReservation
 from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status
 from roles.scheduler.framework.tally import FIXED, Tally
@@ -63,7 +49,9 @@ _SCORED = "NodeNUMAResource/scored"
 _HOME_SCORE = 101  # NUMA nodes of a reservation that the pod may use come before emptier ones, which score up to 100
 
 
-class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, PreBind, PodObserver, HintProvider, PolicySource):
+class NodeNUMAResource(
+    api.PreFilter, api.Filter, api.ReservationFilter, api.Score, api.Reserve, api.PreBind, api.PodObserver, HintProvider, PolicySource,
+):  # fmt: skip
     """Codes below `checks.FIRST_DYNAMIC` are those of `checks`, the others stand for what an allocation said."""
 
     name = NAME
@@ -89,8 +77,8 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
 
     # ---------------------------------------------------------------- what it follows
 
-    def feeds(self) -> Sequence[Feed]:
-        return (Feed(NODERESOURCETOPOLOGIES, NodeResourceTopology, self.columns.topology_set),)
+    def feeds(self) -> Sequence[api.Feed]:
+        return (api.Feed(NODERESOURCETOPOLOGIES, NodeResourceTopology, self.columns.topology_set),)
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
@@ -113,14 +101,14 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
     def pod_gone(self, uid: str) -> None:
         self.columns.gone(uid)
 
-    def endpoints(self) -> Sequence[Endpoint]:
-        return (Endpoint("nodes/{name}", self._page),)
+    def endpoints(self) -> Sequence[api.Endpoint]:
+        return (api.Endpoint("nodes/{name}", self._page),)
 
     def _page(self, match: dict[str, str]) -> dict[str, Any]:
         slot = self.handle.cluster.slot_of(match["name"])
         state = self.columns.at(slot) if slot >= 0 else None
         if state is None or not state.facts.machine.valid:
-            raise PageError(f"node {match['name']} is not known or has no valid CPU topology")
+            raise api.PageError(f"node {match['name']} is not known or has no valid CPU topology")
         return node_page(match["name"], state, self.columns.usage(slot))
 
     def shape_key(self, pod: PodInfo) -> Hashable:
@@ -155,7 +143,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
 
     # ---------------------------------------------------------------- filter
 
-    def filter(self, ctx: CycleContext, rows: AnyRows) -> Codes | None:
+    def filter(self, ctx: CycleContext, rows: AnyRows) -> api.Codes | None:
         request = self._request(ctx)
         self.columns.current()
         if not checks.concerns(request, self.columns):
@@ -166,7 +154,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         codes = checks.codes_of(
             request, self.columns, ctx.cluster, rows, self._codes.code, restored, alone=self._alone(ctx)
         )  # fmt: skip
-        for index in np.flatnonzero(codes == ASK).tolist():
+        for index in np.flatnonzero(codes == api.ASK).tolist():
             codes[index] = self._try(ctx, request, slots.item(index))
         return codes
 
@@ -201,10 +189,10 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             return 0
         return checks.ZONES_SHORT if loose and slot not in ctx.restored else self._codes.code(tried)
 
-    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+    def rejection(self, ctx: CycleContext, code: int) -> api.Rejection:
         if code < checks.FIRST_DYNAMIC:
             status = checks.STATUSES[code]
-            return Rejection(status.reasons, status.code is not Code.UNRESOLVABLE)
+            return api.Rejection(status.reasons, status.code is not Code.UNRESOLVABLE)
         return self._codes.rejection(code)
 
     def explain(self, ctx: CycleContext) -> Sequence[Term]:

@@ -15,31 +15,12 @@ from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
+from roles.scheduler.framework import interfaces as api
 from roles.scheduler.framework.codes import StatusCodes
 from roles.scheduler.framework.context import ALL_ROWS, BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import (
-    Bind,
-    Codes,
-    Controllers,
-    Endpoint,
-    Feed,
-    Filter,
-    NodeMask,
-    PodObserver,
-    PostFilter,
-    PreBind,
-    PreFilter,
-    PreScore,
-    Rejection,
-    ReservationFilter,
-    Reserve,
-    ReserveFailure,
-    Restorer,
-    Score,
-)
 from roles.scheduler.framework.normalize import Normalizer
 from roles.scheduler.framework.restoring import DEFAULT, RestoredReservation
 from roles.scheduler.framework.status import SUCCESS, PostFilterResult, Status, unresolvable, unschedulable
@@ -66,8 +47,8 @@ NO_MATCH = "node(s) no reservations match reservation affinity"
 
 _PINNED, _CONFLICT, _OTHER = 1, 2, 3
 _OWN_REJECTIONS = {
-    _PINNED: Rejection(("node(s) didn't match the nodeName specified by reservation",), resolvable=False),
-    _CONFLICT: Rejection(("node(s) reservation allocate policy conflict",), resolvable=False),
+    _PINNED: api.Rejection(("node(s) didn't match the nodeName specified by reservation",), resolvable=False),
+    _CONFLICT: api.Rejection(("node(s) reservation allocate policy conflict",), resolvable=False),
 }
 _CODES = "Reservation/codes"
 _FITTING = "Reservation/fitting"
@@ -75,7 +56,8 @@ _MASK = "Reservation/mask"
 
 
 class Reservation(
-    Restorer, PodObserver, PreFilter, Filter, PostFilter, PreScore, Score, Reserve, PreBind, Bind, ReserveFailure, Controllers
+    api.Restorer, api.PodObserver, api.PreFilter, api.Filter, api.PostFilter, api.PreScore, api.Score, api.Reserve, api.PreBind, api.Bind,
+    api.ReserveFailure, api.Controllers,
 ):  # fmt: skip
     """The plugins of all profiles share one ledger, kept by the first one's arguments."""
 
@@ -102,14 +84,14 @@ class Reservation(
         self.reads = self.score_reads = NODE | PODS | self.ledger.kind
         self.restore_reads = NODE | PODS | self.ledger.kind  # running pods are what pre-allocation looks at
 
-    def connect(self, filters: Sequence[ReservationFilter]) -> None:
+    def connect(self, filters: Sequence[api.ReservationFilter]) -> None:
         self.judge.others = tuple(filters)
         for plugin in filters:
             self.reads |= plugin.reads
         self.score_reads = self.reads  # the reservation that counts is one of those that fit
 
-    def feeds(self) -> Sequence[Feed]:
-        own = (Feed(RESERVATIONS, ReservationObject, self.observer.observe),) if self._keeper else ()
+    def feeds(self) -> Sequence[api.Feed]:
+        own = (api.Feed(RESERVATIONS, ReservationObject, self.observer.observe),) if self._keeper else ()
         return (*own, *(self.preemption.feeds() if self.preemption is not None else ()))
 
     def subscriptions(self) -> Sequence[Subscription]:
@@ -122,10 +104,10 @@ class Reservation(
             *(each for plugin in self.judge.others for each in plugin.subscriptions()),
         )
 
-    def endpoints(self) -> Sequence[Endpoint]:
+    def endpoints(self) -> Sequence[api.Endpoint]:
         return (
-            Endpoint("nodeReservations/{name}", lambda query: node_reservations(self.ledger, query["name"])),
-            Endpoint("reservationSelectorIndex", lambda query: self.ledger.index.view(query.get("detail") == "true")),
+            api.Endpoint("nodeReservations/{name}", lambda query: node_reservations(self.ledger, query["name"])),
+            api.Endpoint("reservationSelectorIndex", lambda query: self.ledger.index.view(query.get("detail") == "true")),
         )
 
     of_binding = frozenset({"annotations"})
@@ -174,7 +156,7 @@ class Reservation(
 
     # ---------------------------------------------------------------- filters
 
-    def pre_filter(self, ctx: CycleContext) -> Status | NodeMask:
+    def pre_filter(self, ctx: CycleContext) -> Status | api.NodeMask:
         if ctx.pod.reservation:
             refusal = self.pre_allocation.refusal(ctx)
             if refusal is not None:
@@ -191,7 +173,7 @@ class Reservation(
         usable = self._mask(ctx)
         return usable if usable.mask.any() else unresolvable(NO_MATCH)
 
-    def _mask(self, ctx: CycleContext) -> NodeMask:
+    def _mask(self, ctx: CycleContext) -> api.NodeMask:
         """Nodes with something usable, of those that the pod's own selector and required affinity allow."""
         known = ctx.data.get(_MASK)
         version = ctx.cluster.node_version
@@ -205,11 +187,11 @@ class Reservation(
                 np.logical_and(mask, selected, out=mask)
             if shape.required_nodes is not None:
                 np.logical_and(mask, any_term(ctx.cluster, shape.required_nodes, ALL_ROWS), out=mask)
-            known = ctx.data[_MASK] = (ctx.restored, version, NodeMask(mask))
-        found: NodeMask = known[2]
+            known = ctx.data[_MASK] = (ctx.restored, version, api.NodeMask(mask))
+        found: api.NodeMask = known[2]
         return found
 
-    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+    def filter(self, ctx: CycleContext, rows: Rows) -> api.Codes | None:
         """Reserve pods are judged everywhere, others where they may use something."""
         if not ctx.pod.reservation and not ctx.restored:
             return None
@@ -258,7 +240,7 @@ class Reservation(
             codes = ctx.data[_CODES] = StatusCodes(_OTHER)
         return codes
 
-    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+    def rejection(self, ctx: CycleContext, code: int) -> api.Rejection:
         return _OWN_REJECTIONS.get(code) or self._codes(ctx).rejection(code)
 
     # ---------------------------------------------------------------- scores

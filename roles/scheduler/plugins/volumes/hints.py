@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from koord.api.kinds import (
-    CSIDRIVERS,
-    CSINODES,
-    CSISTORAGECAPACITIES,
-    PERSISTENTVOLUMECLAIMS,
-    PERSISTENTVOLUMES,
-    STORAGECLASSES,
-    VOLUMEATTACHMENTS,
-)
+from koord.api import kinds
 from koord.api.objects import PersistentVolumeClaim
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent, Subscription
@@ -28,18 +20,18 @@ def storage_events(store: VolumeColumns) -> tuple[Subscription, ...]:
     hints = _Hints(store)
     return (
         Subscription(ASSIGNED_POD, Action.DELETE, hints.pod_left),
-        Subscription(PERSISTENTVOLUMECLAIMS.kind, _CHANGES, hints.claim),
-        Subscription(PERSISTENTVOLUMES.kind, _CHANGES | Action.DELETE, hints.volume),
-        Subscription(STORAGECLASSES.kind, _CHANGES, hints.storage_class),
-        Subscription(CSISTORAGECAPACITIES.kind, _CHANGES, hints.capacity),
-        Subscription(CSINODES.kind, _CHANGES, _any_claim),
-        Subscription(CSIDRIVERS.kind, _CHANGES, _any_claim),
+        Subscription(kinds.PERSISTENTVOLUMECLAIMS.kind, _CHANGES, hints.claim),
+        Subscription(kinds.PERSISTENTVOLUMES.kind, _CHANGES | Action.DELETE, hints.volume),
+        Subscription(kinds.STORAGECLASSES.kind, _CHANGES, hints.storage_class),
+        Subscription(kinds.CSISTORAGECAPACITIES.kind, _CHANGES, hints.capacity),
+        Subscription(kinds.CSINODES.kind, _CHANGES, _any_claim),
+        Subscription(kinds.CSIDRIVERS.kind, _CHANGES, _any_claim),
     )
 
 
 def detached(store: VolumeColumns) -> Subscription:
     """For those who count the volumes of nodes."""
-    return Subscription(VOLUMEATTACHMENTS.kind, Action.DELETE, _Hints(store).detached)
+    return Subscription(kinds.VOLUMEATTACHMENTS.kind, Action.DELETE, _Hints(store).detached)
 
 
 def _any_claim(pod: PodInfo, event: ClusterEvent) -> bool:

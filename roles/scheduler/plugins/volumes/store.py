@@ -7,15 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from koord.api.kinds import (
-    CSIDRIVERS,
-    CSINODES,
-    CSISTORAGECAPACITIES,
-    PERSISTENTVOLUMECLAIMS,
-    PERSISTENTVOLUMES,
-    STORAGECLASSES,
-    VOLUMEATTACHMENTS,
-)
+from koord.api import kinds
 from koord.api.objects import (
     CSIDriver,
     CSINode,
@@ -154,17 +146,17 @@ class VolumeColumns(Columns):
     def feeds(self) -> Sequence[Feed]:
         """Everything that must be observed; the same bound methods for each plugin, so that each kind is told once."""
         return (
-            Feed(PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim, self.claim_set),
-            Feed(PERSISTENTVOLUMES, PersistentVolume, self.volume_set),
-            Feed(STORAGECLASSES, StorageClass, self.class_set),
-            Feed(CSIDRIVERS, CSIDriver, self.driver_set),
-            Feed(CSINODES, CSINode, self.node_object_set),
-            Feed(CSISTORAGECAPACITIES, CSIStorageCapacity, self.capacity_set),
+            Feed(kinds.PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim, self.claim_set),
+            Feed(kinds.PERSISTENTVOLUMES, PersistentVolume, self.volume_set),
+            Feed(kinds.STORAGECLASSES, StorageClass, self.class_set),
+            Feed(kinds.CSIDRIVERS, CSIDriver, self.driver_set),
+            Feed(kinds.CSINODES, CSINode, self.node_object_set),
+            Feed(kinds.CSISTORAGECAPACITIES, CSIStorageCapacity, self.capacity_set),
         )
 
     def attachments(self) -> Feed:
         """What only those must observe who count the volumes of nodes."""
-        return Feed(VOLUMEATTACHMENTS, VolumeAttachment, self.attachment_set)
+        return Feed(kinds.VOLUMEATTACHMENTS, VolumeAttachment, self.attachment_set)
 
     def claim_set(self, old: Any, new: Any) -> bool:
         """A claim appeared, changed or went; whether that changes anything that is looked at, as for the other kinds."""
