@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from koord.accounting.resources import format as format_amounts
 from roles.scheduler.plugins.reservation.ledger import Held, Ledger
 
@@ -29,16 +31,10 @@ def _item(held: Held) -> dict[str, Any]:
         "reserved": format_amounts(terms.inner),
         "allocated": format_amounts(held.allocated),
         "ports": [{"protocol": protocol, "ip": ip, "port": port} for protocol, ip, port in held.pod.shape.ports],
-        "owners": [_owner(entry) for entry in terms.owners],
+        "owners": list(msgspec.to_builtins(terms.owners)),
         "allocatePolicy": terms.policy,
         "assignedPods": [
             {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "requests": format_amounts(pod.shape.amounts)}
             for pod in sorted(held.owners.values(), key=lambda pod: pod.key)
         ],
     }
-
-
-def _owner(entry: Any) -> Any:
-    import msgspec
-
-    return msgspec.to_builtins(entry)

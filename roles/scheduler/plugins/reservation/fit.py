@@ -60,11 +60,16 @@ def uses(wanted: Mapping[str, int], held: Held) -> bool:
 
 def score(amounts: Mapping[str, int], held: Held) -> int:
     """How full the reservation gets, 0..100: the floored mean over what it holds; 0 for a resource of which there is too little."""
+    return share(amounts, held, held.taken)
+
+
+def share(amounts: Mapping[str, int], held: Held, taken: Mapping[str, int]) -> int:
+    """The same beside what is taken of it."""
     amounts = as_held(amounts, held.terms.allocatable)
     parts = [
         100 * used // amount if used <= amount else 0
         for name, amount in held.terms.allocatable.items()
         if amount > 0
-        for used in (amounts.get(name, 0) + held.taken.get(name, 0),)
+        for used in (amounts.get(name, 0) + taken.get(name, 0),)
     ]
     return sum(parts) // len(parts) if parts else 0

@@ -74,7 +74,8 @@ class Judge:
         if fitting:
             return Verdict(SUCCESS, tuple(fitting), told)
         if affinity.required:
-            return Verdict(unschedulable(*(_unique(told.values()) or (NONE_FITS,))), (), told)
+            every = dict.fromkeys(reason for reasons in told.values() for reason in reasons)
+            return Verdict(unschedulable(*(every or (NONE_FITS,))), (), told)
         return Verdict(self._alone(ctx, slot, wanted, matched, free), (), told)
 
     def free(self, ctx: CycleContext, slot: int, wanted: Iterable[str], matched: Sequence[Held]) -> dict[str, float]:
@@ -109,7 +110,3 @@ class Judge:
         for plugin in self.others:
             reasons = (*reasons, *plugin.fits_alone(ctx, slot))
         return unschedulable(*reasons) if reasons else SUCCESS
-
-
-def _unique(reasons: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(reason for some in reasons for reason in some))

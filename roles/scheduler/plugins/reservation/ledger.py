@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from koord.accounting.resources import ResourceVector, add_into
@@ -18,7 +18,7 @@ from koord.api.annotations import parse_reservation_allocated, parse_reservation
 from koord.api.objects import Reservation
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns
-from roles.scheduler.cluster.podinfo import PodInfo, with_amounts
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape, with_amounts
 from roles.scheduler.framework.restoring import RestoredReservation
 from roles.scheduler.plugins.reservation.forms import as_held
 from roles.scheduler.plugins.reservation.owners import OwnerIndex, Owners, OwnersError
@@ -36,41 +36,24 @@ class Orphan(NamedTuple):
     running: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class Held:
     """A reservation that holds resources, or will once its reserve pod counts. `slot` is -1 while that does not."""
 
-    __slots__ = (
-        "allocated",
-        "announced",
-        "consumed",
-        "counted_at",
-        "dirty",
-        "ignored_view",
-        "owner_key",
-        "owners",
-        "pod",
-        "rest",
-        "slot",
-        "taken",
-        "terms",
-        "view",
-    )  # fmt: skip
-
-    def __init__(self, terms: Terms, pod: PodInfo) -> None:
-        self.terms = terms
-        self.pod = pod  # with all that is reserved
-        self.rest = pod.shape  # with what it counts with
-        self.slot = -1
-        self.counted_at = -1  # the slot that owners were last counted for
-        self.owner_key: Owners | None = None
-        self.owners: dict[str, PodInfo] = {}
-        self.taken: ResourceVector = {}  # by owners, of whatever is reserved
-        self.allocated: ResourceVector = {}  # of that the names that count in it
-        self.consumed = False  # once it had an owner that is bound
-        self.announced = False  # of an operating pod: that it is available
-        self.dirty = False  # owners changed while it did not count
-        self.view: RestoredReservation | None = None
-        self.ignored_view: RestoredReservation | None = None
+    terms: Terms
+    pod: PodInfo  # with all that is reserved
+    rest: PodShape  # with what it counts with
+    slot: int = -1
+    counted_at: int = -1  # the slot that owners were last counted for
+    owner_key: Owners | None = None
+    owners: dict[str, PodInfo] = field(default_factory=dict)
+    taken: ResourceVector = field(default_factory=dict)  # by owners, of whatever is reserved
+    allocated: ResourceVector = field(default_factory=dict)  # of that the names that count in it
+    consumed: bool = False  # once it had an owner that is bound
+    announced: bool = False  # of an operating pod: that it is available
+    dirty: bool = False  # owners changed while it did not count
+    view: RestoredReservation | None = None
+    ignored_view: RestoredReservation | None = None
 
     @property
     def matchable(self) -> bool:
@@ -167,7 +150,7 @@ class Ledger(Columns):
         """Know a reservation, before its reserve pod counts anywhere, or as it is now."""
         held = self.held.get(terms.uid)
         if held is None:
-            held = self.held[terms.uid] = Held(terms, pod)
+            held = self.held[terms.uid] = Held(terms, pod, pod.shape)
         same_owners = held.owner_key is not None and held.terms.owners == terms.owners
         old, held.terms, held.pod = held.terms, terms, pod
         if not same_owners:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from koord.accounting.resources import ResourceVector, parse
 from koord.api import names
-from koord.api.objects import Reservation, ResourceList
+from koord.api.objects import Reservation
 from koord.api.v1alpha1.reservation import PHASE_AVAILABLE, PHASE_FAILED, PHASE_PENDING, PHASE_SUCCEEDED
 from koord.process.metrics import Listed
+from roles.scheduler.plugins.reservation.status import legible
 
 _PHASES = (PHASE_PENDING, PHASE_AVAILABLE, PHASE_SUCCEEDED, PHASE_FAILED)
 _GI = float(1 << 30)
@@ -62,7 +62,7 @@ def _phases(reservation: Reservation) -> Iterator[Sample]:
 
 def _resources(reservation: Reservation) -> Iterator[Sample]:
     name = reservation.metadata.name
-    allocatable, allocated = _amounts(reservation.status.allocatable), _amounts(reservation.status.allocated)
+    allocatable, allocated = legible(reservation.status.allocatable), legible(reservation.status.allocated)
     for resource, amount in allocatable.items():
         unit, size = _unit(resource)
         taken = allocated.get(resource, 0)
@@ -70,13 +70,6 @@ def _resources(reservation: Reservation) -> Iterator[Sample]:
         yield ("allocated", name, resource, unit), taken / size
         if amount > 0:
             yield ("utilization", name, resource, "ratio"), taken / amount
-
-
-def _amounts(amounts: ResourceList) -> ResourceVector:
-    try:
-        return parse(dict(amounts))
-    except ValueError:
-        return {}
 
 
 def _unit(resource: str) -> tuple[str, float]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -86,18 +87,16 @@ def _is_controlled(wanted: ReservationControllerReference, pod: PodInfo) -> bool
     )
 
 
+@dataclass(slots=True, eq=False)
 class Owners:
-    """The owners of reservations that name the same ones. `number` stands for them in keys."""
+    """The owners of reservations that name the same ones. `number` stands for them in keys. `by_template`: labels alone decide that all
+    pods of a template have in common."""
 
-    __slots__ = ("by_template", "entries", "key", "number", "users")
-
-    def __init__(self, key: bytes, number: int, entries: Sequence[Owner]) -> None:
-        self.key = key
-        self.number = number
-        self.entries = tuple(entries)
-        # Whether labels alone decide that all pods of a template have in common.
-        self.by_template = all(entry.by_template for entry in entries)
-        self.users: dict[str, Any] = {}  # what names them, by the reservation's UID
+    key: bytes
+    number: int
+    entries: tuple[Owner, ...]
+    by_template: bool
+    users: dict[str, Any] = field(default_factory=dict)  # what names them, by the reservation's UID
 
     def matches(self, pod: PodInfo) -> bool:
         """Whether any entry matches."""
@@ -123,7 +122,7 @@ class OwnerIndex:
                     entries.append(Owner(entry))
                 except SelectorError as error:
                     raise OwnersError(f"spec.owners[{index}].labelSelector: {error}") from error
-            found = self._known[key] = Owners(key, next(self._numbers), entries)
+            found = self._known[key] = Owners(key, next(self._numbers), tuple(entries), all(entry.by_template for entry in entries))
             for bucket in _all_buckets(found):
                 self._buckets.setdefault(bucket, {})[found.number] = found
         found.users[uid] = user

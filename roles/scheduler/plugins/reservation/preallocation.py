@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.accounting.resources import add_into
 from koord.api.annotations import AnnotationError, to_float
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import CycleContext
@@ -18,7 +19,7 @@ from roles.scheduler.framework.status import SUCCESS, Status, unresolvable, unsc
 from roles.scheduler.plugins.reservation.affinity import affinity_of
 from roles.scheduler.plugins.reservation.args import PreAllocationConfig
 from roles.scheduler.plugins.reservation.binding import Writer
-from roles.scheduler.plugins.reservation.fit import by_node, lacking
+from roles.scheduler.plugins.reservation.fit import by_node, lacking, share
 from roles.scheduler.plugins.reservation.forms import as_held
 from roles.scheduler.plugins.reservation.judging import Judge
 from roles.scheduler.plugins.reservation.ledger import Held, Ledger, annotated
@@ -79,7 +80,7 @@ class PreAllocation:
         if held is None or not ctx.cluster.alive[slot]:
             return ()
         pods = [pod for pod in ctx.cluster.row(slot).pods.values() if self._is_candidate(ctx, held, pod)]
-        pods.sort(key=self._by_priority if held.terms.cluster_mode else lambda pod: (-share(pod, held), pod.uid))
+        pods.sort(key=self._by_priority if held.terms.cluster_mode else lambda pod: (-share(pod.shape.amounts, held, {}), pod.uid))
         return tuple(self._view(pod) for pod in pods)
 
     def _is_candidate(self, ctx: CycleContext, held: Held, pod: PodInfo) -> bool:
@@ -149,8 +150,7 @@ class PreAllocation:
         total: dict[str, int] = {}
         for pod in candidates:
             amounts = dict(total) if held.terms.multiple else {}
-            for name, amount in pod.shape.amounts.items():
-                amounts[name] = amounts.get(name, 0) + amount
+            add_into(amounts, pod.shape.amounts)
             if not _inside(amounts, held):
                 continue
             room = {name: free.get(name, 0.0) + amounts.get(name, 0) for name in wanted}
@@ -169,7 +169,7 @@ class PreAllocation:
         taken: tuple[PodInfo, ...] = ctx.data.get(TAKEN_OVER, {}).get(slot, ())
         if held.terms.multiple:
             return float(100 // (1 + len(taken)))
-        return float(share(taken[0], held)) if taken else 0.0
+        return float(share(taken[0].shape.amounts, held, {})) if taken else 0.0
 
     # ---------------------------------------------------------------- handing over
 
@@ -192,18 +192,6 @@ class PreAllocation:
         for pod in self._ledger.handed.pop(ctx.pod.uid, ()):
             self._ledger.release(pod.uid)
             writer.take_back(pod, ctx.pod.uid, running=True)
-
-
-def share(pod: PodInfo, held: Held) -> int:
-    """How much of the reservation a pod fills, 0..100."""
-    amounts = as_held(pod.shape.amounts, held.terms.allocatable)
-    parts = [
-        100 * used // amount if used <= amount else 0
-        for name, amount in held.terms.allocatable.items()
-        if amount > 0
-        for used in (amounts.get(name, 0),)
-    ]
-    return sum(parts) // len(parts) if parts else 0
 
 
 def _inside(amounts: Mapping[str, int], held: Held) -> bool:

@@ -12,18 +12,7 @@ from koord.accounting.resources import ResourceVector, add_into, equal, parse
 from koord.accounting.resources import format as format_amounts
 from koord.api.objects import Reservation
 from koord.api.times import TimeError, format_time, parse_time
-from koord.api.v1alpha1.reservation import (
-    CONDITION_READY,
-    CONDITION_SCHEDULED,
-    PHASE_AVAILABLE,
-    PHASE_FAILED,
-    PHASE_SUCCEEDED,
-    REASON_AVAILABLE,
-    REASON_EXPIRED,
-    REASON_SCHEDULED,
-    REASON_SUCCEEDED,
-    REASON_UNSCHEDULABLE,
-)
+from koord.api.v1alpha1 import reservation as api
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.plugins.reservation.forms import as_held
 
@@ -38,21 +27,21 @@ def conditions_of(reservation: Reservation) -> list[Obj]:
 
 def bound(conditions: list[Obj], allocatable: Mapping[str, int], node: str, now: float) -> Obj:
     """It was placed: it holds `allocatable` on the node from now on. `conditions` are those that it shows until now."""
-    conditions = _set(conditions, CONDITION_SCHEDULED, "True", REASON_SCHEDULED, "", now)
-    conditions = _set(conditions, CONDITION_READY, "True", REASON_AVAILABLE, "", now)
-    return {"phase": PHASE_AVAILABLE, "nodeName": node, "allocatable": format_amounts(allocatable), "conditions": conditions}
+    conditions = _set(conditions, api.CONDITION_SCHEDULED, "True", api.REASON_SCHEDULED, "", now)
+    conditions = _set(conditions, api.CONDITION_READY, "True", api.REASON_AVAILABLE, "", now)
+    return {"phase": api.PHASE_AVAILABLE, "nodeName": node, "allocatable": format_amounts(allocatable), "conditions": conditions}
 
 
 def unscheduled(reservation: Reservation, message: str, now: float) -> Obj | None:
     """An attempt failed. What was placed once stays so; after the first failure only message and probe time are new."""
     conditions = conditions_of(reservation)
-    known = _find(conditions, CONDITION_SCHEDULED)
+    known = _find(conditions, api.CONDITION_SCHEDULED)
     if known is not None and known.get("status") == "True":
         return None
-    same = known is not None and known.get("message", "") == message and known.get("reason") == REASON_UNSCHEDULABLE
+    same = known is not None and known.get("message", "") == message and known.get("reason") == api.REASON_UNSCHEDULABLE
     if known is not None and same and now - _seconds(known.get("lastProbeTime")) < _PROBE_EVERY:
         return None
-    return {"conditions": _set(conditions, CONDITION_SCHEDULED, "False", REASON_UNSCHEDULABLE, message, now)}
+    return {"conditions": _set(conditions, api.CONDITION_SCHEDULED, "False", api.REASON_UNSCHEDULABLE, message, now)}
 
 
 _PROBE_EVERY = 10.0  # seconds between writes that only refresh the probe time
@@ -61,10 +50,10 @@ _PROBE_EVERY = 10.0  # seconds between writes that only refresh the probe time
 def expired(reservation: Reservation, now: float, message: str = "") -> Obj:
     """Its time is over, or its node is gone."""
     conditions = conditions_of(reservation)
-    known = _find(conditions, CONDITION_READY)
+    known = _find(conditions, api.CONDITION_READY)
     moved = known is None or known.get("status") == "True"
-    conditions = _set(conditions, CONDITION_READY, "False", REASON_EXPIRED, message, now, transition=moved)
-    return {"phase": PHASE_FAILED, "conditions": conditions}
+    conditions = _set(conditions, api.CONDITION_READY, "False", api.REASON_EXPIRED, message, now, transition=moved)
+    return {"phase": api.PHASE_FAILED, "conditions": conditions}
 
 
 def used(reservation: Reservation, owners: Iterable[PodInfo], now: float, *, finished: bool, inner: Mapping[str, int]) -> Obj | None:
@@ -73,35 +62,35 @@ def used(reservation: Reservation, owners: Iterable[PodInfo], now: float, *, fin
     status = reservation.status
     wanted = sorted(owners, key=lambda pod: pod.uid)
     references = [{"namespace": pod.namespace, "name": pod.name, "uid": pod.pod.metadata.uid} for pod in wanted]
-    holds = _amounts(status.allocatable)
+    holds = legible(status.allocatable)
     allocated: ResourceVector = {}
     for pod in wanted:
         add_into(allocated, {name: amount for name, amount in as_held(pod.shape.amounts, holds).items() if name in holds})
     # What owners of an Aligned reservation take beyond what it gives comes from the node.
     allocated = {name: max(0, min(amount, holds[name] - inner.get(name, 0))) for name, amount in allocated.items()}
     shown = [(owner.namespace, owner.name, owner.uid) for owner in sorted(status.current_owners, key=lambda owner: owner.uid)]
-    same = [tuple(reference.values()) for reference in references] == shown and equal(allocated, _amounts(status.allocated))
+    same = [tuple(reference.values()) for reference in references] == shown and equal(allocated, legible(status.allocated))
     if same and not finished:
         return None
     # Merging keeps what is not mentioned: names that nobody uses any more are taken out one by one.
     amounts: Obj | None = {**dict.fromkeys(status.allocated), **format_amounts(allocated)} if allocated else None
     result: Obj = {"currentOwners": references, "allocated": amounts}
     if finished:
-        result["phase"] = PHASE_SUCCEEDED
-        result["conditions"] = _set(conditions_of(reservation), CONDITION_READY, "False", REASON_SUCCEEDED, "", now)
+        result["phase"] = api.PHASE_SUCCEEDED
+        result["conditions"] = _set(conditions_of(reservation), api.CONDITION_READY, "False", api.REASON_SUCCEEDED, "", now)
     return result
 
 
 def ended_at(reservation: Reservation) -> float | None:
     """When it failed or was used up, in seconds; None for one that did neither. One that does not say when counts from its creation."""
     phase = reservation.status.phase
-    if phase not in (PHASE_FAILED, PHASE_SUCCEEDED):
+    if phase not in (api.PHASE_FAILED, api.PHASE_SUCCEEDED):
         return None
     ended = 0.0
     for condition in reservation.status.conditions:
-        if condition.type == CONDITION_READY:
+        if condition.type == api.CONDITION_READY:
             since, probed = _seconds(condition.last_transition_time), _seconds(condition.last_probe_time)
-            ended = since if phase == PHASE_FAILED else probed or since
+            ended = since if phase == api.PHASE_FAILED else probed or since
     return ended or _seconds(reservation.metadata.creation_timestamp)
 
 
@@ -129,7 +118,8 @@ def _seconds(text: Any) -> float:
         return 0.0
 
 
-def _amounts(amounts: Mapping[str, Any]) -> ResourceVector:
+def legible(amounts: Mapping[str, Any]) -> ResourceVector:
+    """Amounts that the status says; none where they cannot be read."""
     try:
         return parse(dict(amounts))
     except ValueError:

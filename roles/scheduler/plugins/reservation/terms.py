@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from koord.accounting.resources import ResourceVector, parse
 from koord.api import names
@@ -27,43 +28,38 @@ _TRUE = "true"
 _POLICIES = {"": DEFAULT, ALIGNED: ALIGNED, RESTRICTED: RESTRICTED}
 
 
+@dataclass(slots=True, eq=False)
 class Terms:
     """What matching, fitting and the controller look at. `kind` is "Reservation", or "Pod" for a pod in operating mode Reservation.
 
     `problems` say why it is not valid; a reservation with some is neither scheduled nor used. Times in seconds, None for never.
     """
 
-    __slots__ = (
-        "allocatable", "allocate_once", "cluster_mode", "created", "deleting", "expires", "inner", "kind", "labels", "multiple", "name",
-        "namespace", "node", "order", "owners", "phase", "policy", "pre_allocation", "pre_allocation_required", "problems", "restricted",
-        "taints", "ttl", "uid", "unschedulable",
-    )  # fmt: skip
-
+    kind: str
     name: str
     namespace: str
     uid: str
-    kind: str
     labels: Mapping[str, str]
-    taints: tuple[TaintKey, ...]
-    unschedulable: bool
-    deleting: bool
-    owners: tuple[ReservationOwner, ...]
-    allocate_once: bool
-    policy: str
     order: int
-    allocatable: ResourceVector
-    restricted: frozenset[str]
-    inner: ResourceVector
-    node: str
-    phase: str
-    pre_allocation: bool
-    pre_allocation_required: bool
-    cluster_mode: bool
-    multiple: bool
-    created: float
-    ttl: float | None
-    expires: float | None
-    problems: tuple[str, ...]
+    deleting: bool
+    taints: tuple[TaintKey, ...] = ()
+    unschedulable: bool = False
+    owners: tuple[ReservationOwner, ...] = ()
+    allocate_once: bool = True
+    policy: str = ALIGNED
+    allocatable: ResourceVector = field(default_factory=dict)
+    restricted: frozenset[str] = frozenset()
+    inner: ResourceVector = field(default_factory=dict)
+    node: str = ""
+    phase: str = ""
+    pre_allocation: bool = False
+    pre_allocation_required: bool = False
+    cluster_mode: bool = False
+    multiple: bool = False
+    created: float = 0.0
+    ttl: float | None = None
+    expires: float | None = None
+    problems: tuple[str, ...] = ()
 
     @property
     def active(self) -> bool:
@@ -95,20 +91,16 @@ def of_reservation(reservation: Reservation, requested: ResourceVector) -> Terms
     """The terms of a Reservation; `requested` is what its template asks for. Never raises: what cannot be read is a problem."""
     meta, spec, status = reservation.metadata, reservation.spec, reservation.status
     problems: list[str] = []
-    terms = Terms()
-    terms.kind = "Reservation"
-    terms.name, terms.uid = meta.name, meta.uid
-    terms.namespace = (spec.template.metadata.namespace if spec.template is not None else "") or "default"
-    terms.labels = meta.labels
+    namespace = (spec.template.metadata.namespace if spec.template is not None else "") or "default"
+    order, deleting = reservation_order(meta.labels), meta.deletion_timestamp is not None
+    terms = Terms("Reservation", meta.name, namespace, meta.uid, meta.labels, order, deleting)
     terms.taints = tuple(TaintKey(taint.key, taint.value or "", taint.effect) for taint in spec.taints)
     terms.unschedulable = spec.unschedulable
-    terms.deleting = meta.deletion_timestamp is not None
     terms.owners = spec.owners
     terms.allocate_once = spec.allocate_once is not False
     if spec.allocate_policy not in _POLICIES:
         problems.append(f"spec.allocatePolicy {spec.allocate_policy!r}: accepted are Aligned and Restricted")
     terms.policy = _POLICIES.get(spec.allocate_policy, DEFAULT)
-    terms.order = reservation_order(meta.labels)
     terms.phase = status.phase or PHASE_PENDING
     terms.node = status.node_name
     terms.allocatable = _allocatable(reservation, requested, problems)
@@ -120,7 +112,7 @@ def of_reservation(reservation: Reservation, requested: ResourceVector) -> Terms
     terms.multiple = policy is not None and policy.enable_multiple
     terms.pre_allocation_required = meta.labels.get(names.LABEL_PRE_ALLOCATION_REQUIRED) == _TRUE
     terms.created = _time(meta.creation_timestamp, "metadata.creationTimestamp", problems) or 0.0
-    terms.ttl, terms.expires = None, _time(spec.expires, "spec.expires", problems)
+    terms.expires = _time(spec.expires, "spec.expires", problems)
     if spec.ttl is not None:
         try:
             terms.ttl = parse_duration(spec.ttl)
@@ -140,27 +132,20 @@ def of_pod(pod: Pod, requested: ResourceVector) -> Terms:
     """The terms of a pod in operating mode Reservation (SCH-RSV-14): used once, Aligned, there while it runs and is ready."""
     meta, status = pod.metadata, pod.status
     problems: list[str] = []
-    terms = Terms()
-    terms.kind = "Pod"
-    terms.name, terms.uid, terms.namespace = meta.name, meta.uid, meta.namespace
-    terms.labels, terms.taints = meta.labels, ()
-    terms.unschedulable, terms.deleting = False, meta.deletion_timestamp is not None
-    terms.owners = ()
+    order, deleting = reservation_order(meta.labels), meta.deletion_timestamp is not None
+    terms = Terms("Pod", meta.name, meta.namespace, meta.uid, meta.labels, order, deleting, ttl=0.0)
     try:
         terms.owners = parse_reservation_owners(meta.annotations) or ()
     except ValueError as error:
         problems.append(str(error))
     if not terms.owners and not problems:
         problems.append(f"annotation {names.ANNOTATION_RESERVATION_OWNERS} names no owner")
-    terms.allocate_once, terms.policy, terms.order = True, ALIGNED, reservation_order(meta.labels)
     terms.allocatable = requested
     terms.restricted = frozenset(requested)
     terms.inner = _inner(meta.annotations, problems)
     ready = any(condition.type == "Ready" and condition.status == "True" for condition in status.conditions)
     terms.phase = PHASE_AVAILABLE if status.phase == "Running" and ready else PHASE_WAITING
     terms.node = pod.spec.node_name or ""
-    terms.pre_allocation = terms.pre_allocation_required = terms.cluster_mode = terms.multiple = False
-    terms.created, terms.ttl, terms.expires = 0.0, 0.0, None
     terms.problems = tuple(problems)
     return terms
 
