@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from itertools import combinations
+from collections.abc import Hashable
 
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
@@ -13,11 +12,10 @@ from roles.scheduler.plugins.device_share.chooser import Chooser, designated
 from roles.scheduler.plugins.device_share.inventory import UNKNOWN_NUMA, Inventory
 from roles.scheduler.plugins.device_share.request import DeviceRequest, request_for
 from roles.scheduler.plugins.device_share.view import on_numa
-from roles.scheduler.plugins.topology_manager.hints import Hint, Hints, mask_of, subsets
+from roles.scheduler.plugins.topology_manager.hints import Hint, Hints, mask_of, subsets_to_try
 from roles.scheduler.plugins.topology_manager.manager import HintProvider
 
 _TOO_FEW = unschedulable("Insufficient NUMA Scoped Devices")
-_MAX_SUBSET_NODES = 8
 _PREFERRED_SCORE = 500  # more than CPU scores, which end at 100
 
 
@@ -50,7 +48,7 @@ class DeviceHints(HintProvider):
         favourite = _gpus(free_choice)
         feasible: list[tuple[int, int]] = []
         refusal = _TOO_FEW
-        for mask in _masks(known):
+        for mask in subsets_to_try(known, (known,)):
             found: Outcome = self._chooser.outcome(ctx, slot, request, mask) if _enough(request, inventory, mask) else _TOO_FEW
             if isinstance(found, Status):
                 refusal = found
@@ -74,13 +72,6 @@ class DeviceHints(HintProvider):
 
     def version(self, slot: int) -> Hashable:
         return self._chooser.columns.node(slot).version
-
-
-def _masks(numas: Sequence[int]) -> list[int]:
-    """Subsets worth a hint, small ones first, all of them together last; of machines with very many NUMA nodes not every one."""
-    if len(numas) <= _MAX_SUBSET_NODES:
-        return list(subsets(numas))
-    return [*(mask_of((numa,)) for numa in numas), *(mask_of(pair) for pair in combinations(numas, 2)), mask_of(numas)]
 
 
 def _gpus(found: Outcome) -> frozenset[int]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 
 from koord.accounting.resources import ResourceVector, amplify_value, sub_into
 from koord.api import names
@@ -15,9 +14,7 @@ from roles.scheduler.plugins.numa.picks import FULL, NOBODY, NOT_ENOUGH, Held, T
 from roles.scheduler.plugins.numa.records import Record, Usage, holdings, remainder
 from roles.scheduler.plugins.numa.request import Request
 from roles.scheduler.plugins.numa.split import split
-from roles.scheduler.plugins.topology_manager.hints import Hint, Policy, mask_of, nodes_of, subsets
-
-_MAX_SUBSET_NODES = 8  # 255 subsets
+from roles.scheduler.plugins.topology_manager.hints import Hint, Policy, bits_of, mask_of, subsets_to_try
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +111,7 @@ def allocate(
     had, without choosing CPUs where counting them is enough."""
     shares: dict[int, ResourceVector] = {}
     if nodes is not None:
-        shares, lacking = split(request.amounts, nodes, _available(facts, binding, pool, nodes), facts.resources, _steps(facts, binding))
+        shares, lacking = split(request.amounts, nodes, _available(facts, binding, pool, nodes), facts.resources, _cpu_step(facts, binding))
         if lacking:
             return unschedulable(*lacking)
     if binding is None:
@@ -160,16 +157,10 @@ def _available(facts: Facts, binding: Binding | None, pool: Pool, nodes: Sequenc
     return found
 
 
-class _steps:
-    """In which steps resources are dealt out: whole CPUs or whole cores for bound pods."""
-
-    def __init__(self, facts: Facts, binding: Binding | None) -> None:
-        self._cpu = 1
-        if binding is not None:
-            self._cpu = 1000 * (facts.machine.per_core if binding.required == FULL else 1)
-
-    def __call__(self, name: str) -> int:
-        return self._cpu if name == names.RESOURCE_CPU else 1
+def _cpu_step(facts: Facts, binding: Binding | None) -> int:
+    """In which steps CPU is dealt out, in milli-CPU: whole CPUs or whole cores for bound pods."""
+    whole_cores = binding is not None and binding.required == FULL
+    return 1 if binding is None else 1000 * (facts.machine.per_core if whole_cores else 1)
 
 
 def masks_to_try(facts: Facts, policy: Policy, available: Mapping[int, ResourceVector]) -> list[int]:
@@ -178,11 +169,13 @@ def masks_to_try(facts: Facts, policy: Policy, available: Mapping[int, ResourceV
     nodes = list(facts.zones)
     if policy is Policy.SINGLE_NUMA_NODE:
         return [mask_of((node,)) for node in nodes]
-    if len(nodes) <= _MAX_SUBSET_NODES:
-        return list(subsets(nodes))
+    return subsets_to_try(nodes, _most_free(nodes, available))
+
+
+def _most_free(nodes: Sequence[int], available: Mapping[int, ResourceVector]) -> Iterator[Sequence[int]]:
+    """Three NUMA nodes with the most CPU left, four, and so on."""
     order = sorted(nodes, key=lambda node: (-available.get(node, {}).get(names.RESOURCE_CPU, 0), node))
-    pairs = [mask_of(pair) for pair in combinations(nodes, 2)]
-    return [*(mask_of((node,)) for node in nodes), *pairs, *(mask_of(order[:size]) for size in range(3, len(nodes) + 1))]
+    yield from (order[:size] for size in range(3, len(nodes) + 1))
 
 
 def wide_masks(facts: Facts, wanted: Iterable[str], available: Mapping[int, ResourceVector]) -> dict[str, int]:
@@ -199,7 +192,7 @@ def hints_of(
     for name in sorted(wanted):
         if name not in facts.resources:
             continue
-        masks = [mask for mask in feasible if all(available.get(node, {}).get(name, 0) > 0 for node in nodes_of(mask))]
+        masks = [mask for mask in feasible if all(available.get(node, {}).get(name, 0) > 0 for node in bits_of(mask))]
         least = min((mask.bit_count() for mask in masks), default=0)
         strict = policy is Policy.RESTRICTED
         found[name] = [Hint(mask, strict or mask.bit_count() == least, feasible[mask]) for mask in masks]

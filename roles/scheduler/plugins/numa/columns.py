@@ -251,10 +251,6 @@ class NumaColumns(Columns):
             owners = {found.uid: found.owners for found in self._state.holdings.on(slot) if found.owners}
         return usage_of(self.at(slot).facts, records, owners)
 
-    def report(self, name: str) -> Report | None:
-        """The last report of a node."""
-        return self._reports.get(name)
-
     def current(self) -> None:
         """Bring the arrays up to date, also inside a what-if: its rows are written again when it is over."""
         if not self._dirty:

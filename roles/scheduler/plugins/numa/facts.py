@@ -95,18 +95,17 @@ def read_report(topology: NodeResourceTopology) -> Report:
     )
 
 
-def facts_of(report: Report, node: NodeView | None) -> Facts:
+def facts_of(report: Report, node: NodeView) -> Facts:
     """A report together with the Node's labels and annotations."""
-    labels = node.labels if node is not None else {}
-    annotations = node.annotations if node is not None else {}
-    reserved = report.reserved | _node_reserved(node.name if node is not None else "", annotations)
+    labels, annotations = node.labels, node.annotations
+    reserved = report.reserved | _node_reserved(node.name, annotations)
     ratios: Mapping[str, float] | None = report.ratios
     broken = False
     if ratios is None:
         try:
             ratios = _sane(parse_amplification_ratios(annotations) or {})
         except AnnotationError as error:
-            log.warning("node %s: %s", node.name if node is not None else "", error)
+            log.warning("node %s: %s", node.name, error)
             ratios, broken = {}, True
     amplified = report.ratios is not None  # the reported zones have the ratios in them
     zones: dict[int, ResourceVector] = {}

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from koord.api import names
 from roles.scheduler.plugins.numa.machine import Core, Machine
+from roles.scheduler.plugins.topology_manager.hints import bits_of
 
 FULL = "FullPCPUs"
 SPREAD = "SpreadByPCPUs"
@@ -150,7 +151,7 @@ class _Picking:
                 self._take(cpus)
             else:
                 skipped.append(cpus)
-        core_of = {cpu: core for core in self.machine.cores for cpu in _cpus(core.mask)}
+        core_of = {cpu: core for core in self.machine.cores for cpu in bits_of(core.mask)}
         for cpus in sorted(skipped, key=len):
             index = 0
             while index < len(cpus):
@@ -165,7 +166,7 @@ class _Picking:
         free = self._free()
         whole = [core for core in cores if free & core.mask == core.mask]
         whole.sort(key=lambda core: (-core.mask.bit_count(), core.key))
-        return [cpu for core in whole for cpu in _cpus(core.mask)]
+        return [cpu for core in whole for cpu in bits_of(core.mask)]
 
     # ---------------------------------------------------------------- threads
 
@@ -185,7 +186,7 @@ class _Picking:
             if honour:
                 on_core = 0 if core.mask & self.held.pcpu else on_core & -on_core
             found |= on_core
-        return _cpus(found)
+        return bits_of(found)
 
     # ---------------------------------------------------------------- groups
 
@@ -227,7 +228,7 @@ class _Picking:
         """The first CPU of every core, then the second of every core, and so on; order is kept within a round."""
         if len(cpus) <= self.machine.per_core:
             return cpus
-        core_of = {cpu: core.key for core in self.machine.cores for cpu in _cpus(core.mask)}
+        core_of = {cpu: core.key for core in self.machine.cores for cpu in bits_of(core.mask)}
         rounds: dict[tuple[int, int], int] = {}
         numbered = []
         for index, cpu in enumerate(cpus):
@@ -258,16 +259,7 @@ class _Picking:
             )
 
         cores.sort(key=key)
-        self._take(self._round_robin([cpu for core in cores for cpu in _cpus(free & core.mask)]))
-
-
-def _cpus(mask: int) -> list[int]:
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return found
+        self._take(self._round_robin([cpu for core in cores for cpu in bits_of(free & core.mask)]))
 
 
 NODE_POLICIES = {names.NODE_CPU_BIND_FULL_PCPUS_ONLY: FULL, names.NODE_CPU_BIND_SPREAD_BY_PCPUS: SPREAD}

@@ -38,7 +38,7 @@ from roles.scheduler.plugins.numa.request import Request, request_of
 from roles.scheduler.plugins.numa.scoring import Scorer, summed
 from roles.scheduler.plugins.numa.trials import NAME, Trials, designation
 from roles.scheduler.plugins.numa.view import node_page
-from roles.scheduler.plugins.topology_manager.hints import Hint, Hints, Policy, nodes_of, violates_exclusivity
+from roles.scheduler.plugins.topology_manager.hints import Hint, Hints, Policy, bits_of, violates_exclusivity
 from roles.scheduler.plugins.topology_manager.manager import HintProvider, PolicySource, TopologyManager, Wanted
 
 _SCOPE = "reservation NUMA scope is incompatible with the best topology hint"
@@ -279,7 +279,7 @@ class NodeNUMAResource(
         for mask in masks_to_try(facts, policy, pool.amounts):
             if narrow and mask.bit_count() > narrow:
                 break
-            nodes = nodes_of(mask)
+            nodes = bits_of(mask)
             last = attempts.on(nodes, pick=False)
             if isinstance(last, Record):
                 score = self._numa_scorer.score(request.amounts, summed(nodes, facts.zones), summed(nodes, recorded))
@@ -291,7 +291,7 @@ class NodeNUMAResource(
             return last
         if not feasible and policy is Policy.SINGLE_NUMA_NODE:
             return {
-                name: [Hint(mask, True)] if isinstance(attempts.on(nodes_of(mask), pick=False), Record) else []
+                name: [Hint(mask, True)] if isinstance(attempts.on(bits_of(mask), pick=False), Record) else []
                 for name, mask in wide_masks(facts, request.amounts, pool.amounts).items()
             }
         return hints_of(facts, policy, request.amounts, pool.amounts, feasible)
@@ -386,7 +386,7 @@ class NodeNUMAResource(
             return 0.0
         if admission.affinity is None:
             return None
-        tried = self._trials.attempts(ctx, slot, request, self._binding(request, slot)).on(nodes_of(admission.affinity), pick=False)
+        tried = self._trials.attempts(ctx, slot, request, self._binding(request, slot)).on(bits_of(admission.affinity), pick=False)
         if isinstance(tried, Status):
             return 0.0
         facts = self.columns.at(slot).facts
@@ -440,7 +440,7 @@ class NodeNUMAResource(
 
 
 def _nodes(affinity: int | None) -> list[int] | None:
-    return None if affinity is None else nodes_of(affinity)
+    return None if affinity is None else bits_of(affinity)
 
 
 def _filled_in(text: str, binding: Binding) -> str | None:

@@ -20,7 +20,7 @@ from roles.scheduler.plugins.numa.facts import Facts
 from roles.scheduler.plugins.numa.picks import NOT_ENOUGH
 from roles.scheduler.plugins.numa.records import Record, holdings, read_record
 from roles.scheduler.plugins.numa.request import Request
-from roles.scheduler.plugins.topology_manager.hints import Policy, mask_of, nodes_of, violates_exclusivity
+from roles.scheduler.plugins.topology_manager.hints import Policy, bits_of, mask_of, violates_exclusivity
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Trials:
             use = usage.use if request.exclusive_of_all else usage.bound_use
             for mask in masks_to_try(facts, policy, pool.amounts) if policy else (None,):
                 if mask is None or not (request.exclusive_use and violates_exclusivity(mask, use)):
-                    found = allocate(facts, request, binding, pool, None if mask is None else nodes_of(mask))
+                    found = allocate(facts, request, binding, pool, None if mask is None else bits_of(mask))
                     if isinstance(found, Record):
                         return replace(found, key=pod.key)
         return None

@@ -45,8 +45,7 @@ class ZoneColumns:
         """Lengthen the arrays."""
         for columns, fill in ((self._left, np.inf), (self._total, 0.0)):
             for name, column in columns.items():
-                columns[name] = np.full((self._width, capacity), fill)
-                columns[name][:, : self._capacity] = column
+                columns[name] = grown(column, capacity, fill)
         self.use = (grown(self.use[0], capacity), grown(self.use[1], capacity))
         self.kinds, self.count = grown(self.kinds, capacity), grown(self.count, capacity)
         self._capacity = capacity

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from itertools import combinations
+from itertools import chain, combinations
 from typing import NamedTuple
+
+_MAX_SUBSET_NODES = 8  # 255 subsets
 
 
 class Policy(StrEnum):
@@ -65,8 +67,8 @@ def mask_of(nodes: Iterable[int]) -> int:
     return mask
 
 
-def nodes_of(mask: int) -> list[int]:
-    """The NUMA nodes of a mask, ascending."""
+def bits_of(mask: int) -> list[int]:
+    """The numbers of the bits of a mask, ascending: NUMA nodes, or CPUs."""
     found = []
     while mask:
         low = mask & -mask
@@ -82,9 +84,16 @@ def subsets(nodes: Sequence[int]) -> Iterator[int]:
             yield mask_of(members)
 
 
+def subsets_to_try(nodes: Sequence[int], wider: Iterable[Sequence[int]]) -> list[int]:
+    """Subsets worth a hint, small ones first; of very many nodes not every one, but single ones, pairs and some `wider` ones."""
+    if len(nodes) <= _MAX_SUBSET_NODES:
+        return list(subsets(nodes))
+    return [*map(mask_of, chain(combinations(nodes, 1), combinations(nodes, 2), wider))]
+
+
 def violates_exclusivity(affinity: int, use: Mapping[int, NodeUse]) -> bool:
     """Several NUMA nodes must not contain one that others have for themselves; a single one must not be shared."""
-    nodes = nodes_of(affinity)
+    nodes = bits_of(affinity)
     unwanted = NodeUse.SINGLE if len(nodes) > 1 else NodeUse.SHARED
     return any(use.get(node, NodeUse.IDLE) is unwanted for node in nodes)
 

@@ -128,19 +128,13 @@ class TopologyManager:
     def at_filter(self, ctx: CycleContext, slot: int) -> Admission:
         """The agreement as filters and scores see it: BestEffort is evaluated at reserve only and restricts nothing before."""
         wanted = self._wanted(ctx, slot)
-        if isinstance(wanted, Status):
-            return Admission(None, wanted)
-        if wanted is None or wanted.policy is Policy.BEST_EFFORT:
-            return NO_RESTRICTION
-        return self._kept(ctx, slot, wanted)
+        return wanted if isinstance(wanted, Admission) else self._kept(ctx, slot, wanted)
 
     def with_only(self, ctx: CycleContext, slot: int, reservation: RestoredReservation | None) -> Admission:
         """As at the filter, for the pod with one of its reservations or without any: what Reserve agrees to if that is nominated."""
         wanted = self._wanted(ctx, slot)
-        if isinstance(wanted, Status):
-            return Admission(None, wanted)
-        if wanted is None or wanted.policy is Policy.BEST_EFFORT:
-            return NO_RESTRICTION
+        if isinstance(wanted, Admission):
+            return wanted
         before, ctx.reservation, self.reserving = ctx.reservation, reservation, True
         try:
             return self._agree(ctx, slot, wanted)
@@ -149,11 +143,9 @@ class TopologyManager:
 
     def at_reserve(self, ctx: CycleContext, slot: int) -> Admission:
         """The agreement on the node that was chosen; whichever provider asks first has it worked out."""
-        wanted = self._wanted(ctx, slot)
-        if isinstance(wanted, Status):
-            return Admission(None, wanted)
-        if wanted is None:
-            return NO_RESTRICTION
+        wanted = self._wanted(ctx, slot, loose=True)
+        if isinstance(wanted, Admission):
+            return wanted
         self.reserving = True
         try:
             with ctx.restoring(slot):
@@ -176,8 +168,12 @@ class TopologyManager:
             plugin.reads |= self._kinds
             plugin.score_reads |= self._kinds
 
-    def _wanted(self, ctx: CycleContext, slot: int) -> Wanted | Status | None:
-        return None if self.source is None else self.source.numa_policy(ctx, slot)
+    def _wanted(self, ctx: CycleContext, slot: int, *, loose: bool = False) -> Wanted | Admission:
+        """What is to be agreed on, or the outcome where nothing is; `loose`: under BestEffort, too."""
+        wanted = None if self.source is None else self.source.numa_policy(ctx, slot)
+        if isinstance(wanted, Status):
+            return Admission(None, wanted)
+        return NO_RESTRICTION if wanted is None or (wanted.policy is Policy.BEST_EFFORT and not loose) else wanted
 
     def _kept(self, ctx: CycleContext, slot: int, wanted: Wanted, *, reserving: bool = False) -> Admission:
         kept: dict[int, tuple[Hashable, str, Admission]] = ctx.data.setdefault(_KEY, {})

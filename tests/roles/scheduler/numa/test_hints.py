@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roles.scheduler.plugins.topology_manager.hints import Hint, Merged, NodeUse, Policy, mask_of, merge, nodes_of, violates_exclusivity
+from roles.scheduler.plugins.topology_manager.hints import Hint, Merged, NodeUse, Policy, bits_of, mask_of, merge, violates_exclusivity
 
 pytestmark = pytest.mark.feature("SCH-NUMA-07")
 
@@ -97,4 +97,4 @@ def test_exclusive_use_is_kept() -> None:
 
 
 def test_masks_and_nodes() -> None:
-    assert nodes_of(mask_of((3, 0, 5))) == [0, 3, 5]
+    assert bits_of(mask_of((3, 0, 5))) == [0, 3, 5]
