@@ -11,7 +11,7 @@ from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.labels import BoolVector
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.cluster.terms import IN, NodeTerm, PreferredNodeTerm, matches_value, node_term, selects
+from roles.scheduler.cluster.terms import IN, NodeTerm, PreferredNodeTerm, Selector, matches_value, node_term, selects
 from roles.scheduler.config.args import NodeAffinityArgs
 from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.events import NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
@@ -64,11 +64,7 @@ class NodeAffinity(PreFilter, Filter, PreScore, Score):
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         shape = ctx.pod.shape
-        labels = ctx.cluster.labels
-        fits = labels.match_all(shape.node_selector, rows)
-        if shape.required_nodes is not None:
-            required = any_term(ctx.cluster, shape.required_nodes, rows)
-            fits = required if fits is None else np.logical_and(fits, required)
+        fits = selected_rows(ctx.cluster, shape.node_selector, shape.required_nodes, rows)
         codes: Codes | None = None if fits is None else np.logical_not(fits)
         if self._added is not None:
             refused = np.logical_not(any_term(ctx.cluster, self._added, rows))
@@ -119,6 +115,15 @@ def _pinned(term: NodeTerm) -> set[str] | None:
 
 def _length(cluster: Cluster, rows: Rows) -> int:
     return cluster.capacity if isinstance(rows, slice) else len(rows)
+
+
+def selected_rows(cluster: Cluster, selector: Selector, terms: Sequence[NodeTerm] | None, rows: Rows) -> BoolVector | None:
+    """Which rows a pod's selector and its required terms (None without any) allow; None for all of them."""
+    fits = cluster.labels.match_all(selector, rows)
+    if terms is None:
+        return fits
+    required = any_term(cluster, terms, rows)
+    return required if fits is None else np.logical_and(fits, required)
 
 
 def any_term(cluster: Cluster, terms: Sequence[NodeTerm], rows: Rows) -> BoolVector:

@@ -21,7 +21,7 @@ from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Feed, Filter, PreFilter, PreScore, Rejection, Score
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status
 from roles.scheduler.plugins.default_selectors import DefaultSelectors
-from roles.scheduler.plugins.node_affinity import any_term
+from roles.scheduler.plugins.node_affinity import selected_rows
 from roles.scheduler.plugins.topology_columns import CountColumns, Counter
 
 _SKEWED, _NO_KEY = 1, 2
@@ -151,11 +151,9 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
         for key in keys:
             np.logical_and(result, cluster.labels.column(key).ids != ABSENT, out=result)
         if constraint.honor_affinity:
-            selected = cluster.labels.match_all(shape.node_selector, ALL_ROWS)
+            selected = selected_rows(cluster, shape.node_selector, shape.required_nodes, ALL_ROWS)
             if selected is not None:
                 np.logical_and(result, selected, out=result)
-            if shape.required_nodes is not None:
-                np.logical_and(result, any_term(ctx.cluster, shape.required_nodes, ALL_ROWS), out=result)
         if constraint.honor_taints and cluster.tainted:
             sets = cluster.vocabulary.taint_sets
             tolerated = np.fromiter((first_untolerated(taints, shape.tolerations, HARD) is None for taints in sets), np.bool_, len(sets))

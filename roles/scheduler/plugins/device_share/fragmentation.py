@@ -143,11 +143,6 @@ def percents(columns: DeviceColumns, rows: Rows) -> Cards:
     return np.asarray(np.where(core < 0, ratio, np.where(ratio < 0, core, np.minimum(core, ratio)))).astype(np.int64)
 
 
-def width(columns: DeviceColumns) -> int:
-    """The most cards that a node has had."""
-    return columns.cards(GPU).positions
-
-
 def _stacked(columns: DeviceColumns, name: str, rows: Rows) -> Matrix:
     return _by_row(columns.cards(GPU).of(name)[:, rows])
 

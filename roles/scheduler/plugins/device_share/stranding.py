@@ -16,7 +16,7 @@ from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cluster.terms import IN, Requirement
 from roles.scheduler.cluster.vocabulary import CPU, MEMORY
-from roles.scheduler.framework.context import CycleContext, Rows
+from roles.scheduler.framework.context import ALL_ROWS, CycleContext, Rows
 from roles.scheduler.plugins.device_share import fragmentation as frag
 from roles.scheduler.plugins.device_share.amounts import GPU, WHOLE, InvalidRequest, wanted_of
 from roles.scheduler.plugins.device_share.args import TypicalPod
@@ -24,7 +24,7 @@ from roles.scheduler.plugins.device_share.columns import DeviceColumns
 from roles.scheduler.plugins.device_share.groups import Groups, groups_of, why
 from roles.scheduler.plugins.device_share.mix import Mix, PodClass, percent_of
 from roles.scheduler.plugins.device_share.request import DeviceRequest
-from roles.scheduler.plugins.node_affinity import any_term
+from roles.scheduler.plugins.node_affinity import selected_rows
 from roles.scheduler.plugins.topology_manager.manager import TopologyManager
 
 _DRIFT = 0.2
@@ -176,7 +176,7 @@ class Stranding:
         found = self.tables
         assert found is not None
         self._where(found)
-        kept, cards = self._kept, max(1, frag.width(self.columns))
+        kept, cards = self._kept, max(1, self.columns.cards(GPU).positions)
         if kept is None or kept.free.shape[1] != cards:
             kept = self._kept = _Kept.of(self.cluster.capacity, cards, len(found.classes))
         return kept
@@ -187,7 +187,9 @@ class Stranding:
         if self._placed_at != now:
             self._placed_at = now
             self._kept = None
-            places = [_meant(self.cluster, selector, terms) for selector, terms in found.places]
+            everywhere = np.ones(self.cluster.capacity, dtype=np.bool_)
+            chosen = (selected_rows(self.cluster, selector, terms, ALL_ROWS) for selector, terms in found.places)
+            places = [everywhere if rows is None else rows for rows in chosen]
             self._allowed = np.stack(places, axis=1)[:, found.groups] if found.selective else None
 
     # ---------------------------------------------------------------- groups of cards
@@ -256,13 +258,6 @@ class _Kept:
     def write(self, slots: Slots, state: frag.NodeState, content: NDArray[np.int64], cpu: Vector, memory: Vector) -> None:
         self.content[slots], self.cpu[slots], self.memory[slots] = content, cpu, memory
         self.free[slots], self.worth[slots], self.whole[slots], self.value[slots] = state.free, state.worth, state.whole, state.value
-
-
-def _meant(cluster: Cluster, selector: tuple[Requirement, ...], terms: object) -> NDArray[np.bool_]:
-    rows = slice(None)
-    fits = cluster.labels.match_all(selector, rows)
-    found = np.ones(cluster.capacity, dtype=np.bool_) if fits is None else np.array(fits)
-    return found if terms is None else np.logical_and(found, any_term(cluster, terms, rows))  # type: ignore[arg-type]
 
 
 def _distance(one: frag.Tables, other: frag.Tables) -> float:

@@ -26,7 +26,7 @@ from roles.scheduler.framework.restoring import DEFAULT, RestoredReservation
 from roles.scheduler.framework.status import SUCCESS, PostFilterResult, Status, unresolvable, unschedulable
 from roles.scheduler.framework.steps import Steps, in_steps
 from roles.scheduler.framework.tally import FIXED, Tally
-from roles.scheduler.plugins.node_affinity import any_term
+from roles.scheduler.plugins.node_affinity import selected_rows
 from roles.scheduler.plugins.reservation.affinity import affinity_of
 from roles.scheduler.plugins.reservation.args import ReservationArgs
 from roles.scheduler.plugins.reservation.binding import Writer
@@ -182,11 +182,9 @@ class Reservation(
             mask[list(ctx.restored)] = True
             np.logical_and(mask, ctx.cluster.alive, out=mask)
             shape = ctx.pod.shape
-            selected = ctx.cluster.labels.match_all(shape.node_selector, ALL_ROWS)
+            selected = selected_rows(ctx.cluster, shape.node_selector, shape.required_nodes, ALL_ROWS)
             if selected is not None:
                 np.logical_and(mask, selected, out=mask)
-            if shape.required_nodes is not None:
-                np.logical_and(mask, any_term(ctx.cluster, shape.required_nodes, ALL_ROWS), out=mask)
             known = ctx.data[_MASK] = (ctx.restored, version, api.NodeMask(mask))
         found: api.NodeMask = known[2]
         return found
