@@ -40,13 +40,9 @@ class DeviceScoringStrategy(ConfigModel):
     """Device resources that count, with weights 1 to 100."""
 
     @model_validator(mode="after")
-    def _typical_counts(self) -> DeviceScoringStrategy:
+    def _sound(self) -> DeviceScoringStrategy:
         if self.typical_pods and self.type != "LeastStranded":
             raise ValueError(f"typicalPods is for type LeastStranded, not for {self.type}")
-        return self
-
-    @model_validator(mode="after")
-    def _some(self) -> DeviceScoringStrategy:
         if not self.resources:
             self.resources = _scored()
         return self

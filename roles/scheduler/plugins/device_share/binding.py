@@ -7,14 +7,14 @@ import asyncio
 import orjson
 
 from koord import seams
-from koord.accounting.resources import ResourceVector, format
+from koord.accounting.resources import format, sum_
 from koord.api import names
 from roles.scheduler.framework.context import BindDraft, CycleContext
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.status import SUCCESS, Status, error, unschedulable
 from roles.scheduler.plugins.device_share.adaption import Machine, NotAdaptable, adapt, lock_of
 from roles.scheduler.plugins.device_share.columns import DeviceColumns
-from roles.scheduler.plugins.device_share.holdings import Allocation, Holding, write_allocation
+from roles.scheduler.plugins.device_share.holdings import Holding, write_allocation
 from roles.scheduler.plugins.device_share.inventory import Inventory
 from roles.scheduler.plugins.device_share.locks import acquire, release
 
@@ -50,7 +50,7 @@ class Writer:
         draft.annotations[names.ANNOTATION_DEVICE_ALLOCATED] = orjson.dumps(write_allocation(holding.allocation, ids)).decode()
         if ctx.pod.reservation:
             if self._handle.gates.get("ResizePod", False):
-                content = {"resources": format(sums(holding.allocation))}
+                content = {"resources": format(sum_(dict(share.amounts) for share in holding.allocation))}
                 draft.annotations[names.ANNOTATION_RESERVATION_RESIZE_ALLOCATABLE] = orjson.dumps(content).decode()
             return SUCCESS
         return await self._adapt(ctx, node, holding, inventory, ids, draft) if self._adapts else SUCCESS
@@ -86,12 +86,3 @@ class Writer:
     def forget(self, uid: str) -> None:
         """The pod is no more; the vendor's plugin takes the lock off, or it expires."""
         self._locked.pop(uid, None)
-
-
-def sums(allocation: Allocation) -> ResourceVector:
-    """All amounts of an allocation together."""
-    total: ResourceVector = {}
-    for share in allocation:
-        for name, amount in share.amounts:
-            total[name] = total.get(name, 0) + amount
-    return total

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from koord.accounting.resources import ResourceVector, format, parse
+from koord.accounting.resources import ResourceVector, add_into, format, parse
 from koord.api import names
 from koord.api.annotations import parse_device_allocations
 from roles.scheduler.plugins.device_share.inventory import VirtualFunction
@@ -130,9 +130,7 @@ def remainder(reservation: Holding, owners: Iterable[Holding]) -> Allocation:
     functions: set[tuple[Place, str]] = set()
     for owner in owners:
         for share in owner.allocation:
-            amounts = taken.setdefault(share.place, {})
-            for name, amount in share.amounts:
-                amounts[name] = amounts.get(name, 0) + amount
+            add_into(taken.setdefault(share.place, {}), dict(share.amounts))
             functions.update((share.place, function.bus_id) for function in share.functions)
     left = []
     for share in reservation.allocation:
@@ -145,8 +143,6 @@ def remainder(reservation: Holding, owners: Iterable[Holding]) -> Allocation:
 
 def _add(use: Use, allocation: Allocation) -> None:
     for share in allocation:
-        amounts = use.amounts.setdefault(share.place, {})
-        for name, amount in share.amounts:
-            amounts[name] = amounts.get(name, 0) + amount
+        add_into(use.amounts.setdefault(share.place, {}), dict(share.amounts))
         if share.functions:
             use.functions[share.place] = use.functions.get(share.place, frozenset()) | {f.bus_id for f in share.functions}

@@ -62,7 +62,6 @@ class Partition(NamedTuple):
     """GPUs that may be handed out together. `bandwidth` of the ring in bytes, None where it is not given."""
 
     minors: tuple[int, ...]
-    link: str
     bandwidth: int | None
     score: int
 
@@ -166,7 +165,6 @@ def _rows(partitions: Iterable[GPUPartition]) -> tuple[Partition, ...]:
     return tuple(
         Partition(
             tuple(sorted(item.minors)),
-            item.gpu_link_type,
             None if item.ring_bus_bandwidth is None else parse_value(item.ring_bus_bandwidth),
             item.allocation_score,
         )

@@ -23,7 +23,7 @@ _KEPT_WHOLE = ((8, 10000), (4, 100), (2, 1))
 # form factor and memory ("H100", "H100-80GB-HBM3").
 _NVSWITCH_MODELS = ("H100", "H800", "H20", "H200", "B200", "A100-SXM4", "A800-SXM4")
 _BLOCKS: PartitionTable = {
-    size: tuple(Partition(tuple(range(first, first + size)), "NVLink", None, 1) for first in range(0, 8, size)) for size in (1, 2, 4, 8)
+    size: tuple(Partition(tuple(range(first, first + size)), None, 1) for first in range(0, 8, size)) for size in (1, 2, 4, 8)
 }
 
 

@@ -324,15 +324,12 @@ class DeviceShare(api.PreFilter, api.Filter, api.Score, api.Reserve, api.PreBind
         apart = ctx.may_use(slots)
         if aligned is not None:
             apart |= aligned
-        scores = (
-            np.zeros(len(slots))
-            if request.hints
-            else self._told(rows, slots, lambda some: node_scores(self.columns, request, self._scorer, some))
-        )
         asked = ctx.feasible[slots] & self.columns.known[slots]
         if request.hints:
-            here = np.flatnonzero(asked & ~apart)
+            scores, here = np.zeros(len(slots)), np.flatnonzero(asked & ~apart)
             scores[here] = self._each(slots[here], lambda slot: self.chooser.plain_score(self.columns.node(slot), request))
+        else:
+            scores = self._told(rows, slots, lambda some: node_scores(self.columns, request, self._scorer, some))
         for index in np.flatnonzero(asked & apart).tolist():
             slot = slots.item(index)
             scores[index] = self.chooser.score(ctx, slot, request, self._topology.at_filter(ctx, slot).affinity)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from roles.scheduler.plugins.device_share.amounts import Wanted
+from roles.scheduler.plugins.device_share.inventory import Card
 from roles.scheduler.plugins.device_share.request import SCOPE_DEVICE, SCOPE_NODE, SCOPE_PCIE
 from roles.scheduler.plugins.device_share.scoring import Scorer
 from roles.scheduler.plugins.device_share.view import Unit, View
@@ -20,14 +21,9 @@ class Scope(NamedTuple):
     units: tuple[Unit, ...]
 
 
-def minors_of(scope: Scope) -> frozenset[int]:
-    """The minors of a scope's units."""
-    return frozenset(unit.minor for unit in scope.units)
-
-
-def path_of(unit: Unit) -> _Path:
-    """NUMA node and PCIe switch of a unit."""
-    return (unit.card.numa if unit.card.numa is not None else -1, unit.card.pcie or "")
+def path_of(card: Card) -> _Path:
+    """NUMA node and PCIe switch of a card."""
+    return (card.numa if card.numa is not None else -1, card.pcie or "")
 
 
 def together(units: Sequence[Unit], scope: int) -> bool:
@@ -35,7 +31,7 @@ def together(units: Sequence[Unit], scope: int) -> bool:
     if scope == SCOPE_DEVICE:
         return len(units) == 1
     length = max(0, scope - SCOPE_NODE)
-    return len({path_of(unit)[:length] for unit in units}) <= 1
+    return len({path_of(unit.card)[:length] for unit in units}) <= 1
 
 
 def scopes(suitable: Sequence[Unit], depth: int) -> list[Scope]:
@@ -43,7 +39,7 @@ def scopes(suitable: Sequence[Unit], depth: int) -> list[Scope]:
     length = depth - SCOPE_NODE
     found: dict[_Path, list[Unit]] = {}
     for unit in suitable:
-        found.setdefault(path_of(unit)[:length], []).append(unit)
+        found.setdefault(path_of(unit.card)[:length], []).append(unit)
     return [Scope(path, tuple(found[path])) for path in sorted(found, key=lambda path: (path[:1], str(path[1:])))]
 
 
@@ -52,7 +48,7 @@ def used_scopes(view: View, kind: str) -> frozenset[_Path]:
     used: set[_Path] = set()
     for card in view.inventory.cards.get(kind, ()):
         if view.use.busy((kind, card.minor)):
-            path = (card.numa if card.numa is not None else -1, card.pcie or "")
+            path = path_of(card)
             used.update((path[:1], path))
     return frozenset(used)
 
@@ -76,7 +72,8 @@ def choose_scope(
         return (liked, best, on_path) if scorer.worth else (liked, on_path, best)
 
     for depth in range(SCOPE_PCIE, max(SCOPE_NODE, min(required, SCOPE_PCIE)) - 1, -1):
-        enough = [scope for scope in scopes(suitable, depth) if len(scope.units) >= wanted.count and forced <= minors_of(scope)]
+        enough = [scope for scope in scopes(suitable, depth) if len(scope.units) >= wanted.count]
+        enough = [scope for scope in enough if forced.issubset(unit.minor for unit in scope.units)]
         if enough:
             return max(enough, key=rank)
     return None
