@@ -53,15 +53,14 @@ class Stage(StrEnum):
 PENDING, WAITING, RELEASED, BOUND = Stage.PENDING, Stage.WAITING, Stage.RELEASED, Stage.BOUND
 
 
+@dataclass(slots=True, eq=False)
 class Said:
     """What one of a group shows of its refusals. Which of several reasons is met depends on who comes first, so one that was met lately is
     no news; what is shown gives way when it was not met for as long."""
 
-    __slots__ = ("_met", "shown", "why")
-
-    def __init__(self) -> None:
-        self.shown = self.why = ""
-        self._met: dict[str, int] = {}  # by reason, at which try last
+    shown: str = ""
+    why: str = ""
+    _met: dict[str, int] = field(default_factory=dict)  # by reason, at which try last
 
     def tell(self, message: str, why: str, turn: int, window: int) -> str:
         """A try failed for a reason; returns what is shown from now on."""
@@ -72,29 +71,24 @@ class Said:
         return self.shown
 
 
+@dataclass(slots=True, eq=False)
 class Group:
     """What gangs that are scheduled together share: whether it came about once, the pod that stands for it in the queue, who was let go."""
 
-    __slots__ = (
-        "binding", "gist", "id", "missing", "once_satisfied", "partial", "refusal", "representative", "said", "terms", "told", "tries",
-        "unplanned",
-    )  # fmt: skip
-
-    def __init__(self, group_id: str) -> None:
-        self.id = group_id
-        self.once_satisfied = False
-        self.representative = ""  # UID of the one pending pod that may be in the queue
-        self.told = 0.0  # when members that were not tried were last told why, seconds since the epoch
-        self.refusal = ""  # why its last try failed
-        self.terms: tuple[Term, ...] = ()  # the numbers of that
-        self.missing = ""  # UID of the member that found no node then
-        self.gist = ""  # the refusal without what differs from try to try: who came first, and how far the others got
-        self.said: dict[str, Said] = {}  # what members show of refusals, by UID; under "" the group
-        self.tries = 0  # that failed, since it last came about
-        self.unplanned = False  # the last plan failed: any node or pod that changes may help
-        self.partial = False  # its last batch was not bound whole at once
-        # UIDs of pods that were let go, until all of them are bound; each with those that were let go together with it.
-        self.binding: dict[str, frozenset[str]] = {}
+    id: str
+    once_satisfied: bool = False
+    representative: str = ""  # UID of the one pending pod that may be in the queue
+    told: float = 0.0  # when members that were not tried were last told why, seconds since the epoch
+    refusal: str = ""  # why its last try failed
+    terms: tuple[Term, ...] = ()  # the numbers of that
+    missing: str = ""  # UID of the member that found no node then
+    gist: str = ""  # the refusal without what differs from try to try: who came first, and how far the others got
+    said: dict[str, Said] = field(default_factory=dict)  # what members show of refusals, by UID; under "" the group
+    tries: int = 0  # that failed, since it last came about
+    unplanned: bool = False  # the last plan failed: any node or pod that changes may help
+    partial: bool = False  # its last batch was not bound whole at once
+    # UIDs of pods that were let go, until all of them are bound; each with those that were let go together with it.
+    binding: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def refused(self, why: str, missing: str = "", gist: str = "") -> None:
         """Its try failed, or it came about (no reason)."""
@@ -311,17 +305,21 @@ class GangCache(Columns):
         for identity in gang.spec.groups if gang.spec is not None else (gang.id,):
             yield identity, self.gangs.get(identity)
 
+    def peers(self, gang: Gang) -> list[Gang]:
+        """Those of them that exist."""
+        return [other for _, other in self.group_gangs(gang) if other is not None]
+
     def gangs_of_group(self, group: str) -> list[Gang]:
         """The gangs that share their state under this group id."""
         return [gang for identity in group.split(",") if (gang := self.gangs.get(identity)) is not None and gang.group.id == group]
 
     def members(self, gang: Gang, stage: Stage) -> list[PodInfo]:
         """Children of all gangs of the group at a stage."""
-        return [pod for _, other in self.group_gangs(gang) if other is not None for pod in other.at(stage)]
+        return [pod for other in self.peers(gang) for pod in other.at(stage)]
 
     def ready(self, gang: Gang) -> list[PodInfo]:
         """Pending children of all gangs of the group that could be placed."""
-        return [pod for _, other in self.group_gangs(gang) if other is not None for pod in other.ready()]
+        return [pod for other in self.peers(gang) for pod in other.ready()]
 
     def satisfied(self, gang: Gang) -> bool:
         """Whether the gang's pods are scheduled each by itself: it came about once and asks for no more, or never asked for it."""
@@ -449,8 +447,7 @@ class GangCache(Columns):
             return
         gang.drop(uid)
         gang.group.said.pop(uid, None)
-        if gang.group.representative == uid:
-            gang.group.representative = ""
+        gang.group.stands_no_more(uid)
         if not self.satisfied(gang) and not self.shortage(gang):
             self.wake(gang)  # what failed with this pod may do without it
         if not gang.children and gang.pod_group is None and gang.native is None:
@@ -466,7 +463,7 @@ class GangCache(Columns):
         if group.once_satisfied:
             return
         group.once_satisfied = True
-        rest = [pod for _, other in self.group_gangs(gang) if other is not None and self.satisfied(other) for pod in other.at(PENDING)]
+        rest = [pod for other in self.peers(gang) if self.satisfied(other) for pod in other.at(PENDING)]
         if rest:
             self.activate(rest)
 
@@ -516,7 +513,6 @@ class GangCache(Columns):
             self.activate(gang.ready())
         if gang.group.representative or (self.round is not None and self.round.group == gang.group.id):
             return
-        others = (other for _, other in self.group_gangs(gang) if other is not None and not self.satisfied(other))
-        ready = [pod for other in others for pod in other.ready()]
+        ready = [pod for other in self.peers(gang) if not self.satisfied(other) for pod in other.ready()]
         if ready:
             self.activate(ready[:1])

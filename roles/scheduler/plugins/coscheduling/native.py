@@ -95,15 +95,9 @@ class NativeGroups:
 
 
 def _spec(
-    identity: str,
-    policy: GroupPolicy,
-    origin: str,
-    created: str,
-    *,
-    domain: str = "",
-    whole: Whole = Whole.NEVER,
-    priority: int | None = None,
-) -> GangSpec | None:
+    identity: str, policy: GroupPolicy, origin: str, created: str, *,
+    domain: str = "", whole: Whole = Whole.NEVER, priority: int | None = None,
+) -> GangSpec | None:  # fmt: skip
     """The gang of a policy; None for one that this scheduler does not know."""
     if policy.gang is None and policy.basic is None:
         return None

@@ -63,7 +63,7 @@ class Coscheduling(
         self.cache = handle.cluster.register(self.name, fresh)
         self._keeper = self.cache is fresh
         if self._keeper:
-            fresh.activate, fresh.send_back, fresh.enough = self._activate, self._send_back, self._enough
+            fresh.activate = self._activate
         elif self.cache.defaults != defaults:
             log.warning("profile %s: gangs are kept by the arguments of the first profile with Coscheduling", handle.profile)
         self.network = handle.cluster.register("NetworkTopology", Network())
@@ -75,17 +75,12 @@ class Coscheduling(
         self._notices = Notices(handle, self.cache)
         self._native = NativeGroups(self.cache)
         if self._keeper:
+            fresh.send_back, fresh.enough = self.rounds.send_back, self.rounds.release
             handle.state.gangs = CachedGangs(handle.state, self.cache, self.jobs)
             self.cache.listeners += [self._pod_groups.changed, self._notices.changed]
 
     def _activate(self, pods: Iterable[PodInfo]) -> None:
         self.handle.activate(pods)
-
-    def _send_back(self, pods: Iterable[PodInfo], why: str) -> None:
-        self.rounds.send_back(pods, why)
-
-    def _enough(self, gang: Gang) -> None:
-        self.rounds.release(gang)
 
     # ---------------------------------------------------------------- observing
 
@@ -226,7 +221,7 @@ class Coscheduling(
 
     def explain(self, ctx: CycleContext) -> Sequence[Term]:
         gang = self.cache.gang_of(ctx.pod)
-        return self.rounds.terms(gang) if gang is not None else ()
+        return gang.group.terms if gang is not None else ()
 
     # ---------------------------------------------------------------- close to its like
 

@@ -15,7 +15,6 @@ from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.status import JOB_REJECT, PostFilterResult
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.coscheduling.cache import BOUND, PENDING, RELEASED, WAITING, Gang, GangCache, Round, unnamed
-from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +42,7 @@ class Rounds:
 
     One for each profile; the first profile's is asked for the next pod, and tells what members of all of them have to be told."""
 
-    def __init__(self, handle: Handle, cache: GangCache, best: Callable[[Gang, PodInfo, Round], Steps[int]] | None = None) -> None:
+    def __init__(self, handle: Handle, cache: GangCache, best: Callable[[Gang, PodInfo, Round], Steps[int]]) -> None:
         self._handle = handle
         self._best = best  # how many members beyond the one that failed would find nodes
         self._cache = cache
@@ -53,12 +52,8 @@ class Rounds:
         self._cache.lost.append(pod)
         together = gang.group.binding.get(pod.uid, ())
         bound = sum(1 for other in self._cache.members(gang, BOUND) if other.uid in together)
-        self._metrics.batch_lost(bound=bound, first=not gang.group.partial)
+        self._cache.metrics.batch_lost(bound=bound, first=not gang.group.partial)
         gang.group.partial = True
-
-    @property
-    def _metrics(self) -> GangMetrics:
-        return self._cache.metrics
 
     # ---------------------------------------------------------------- who is next
 
@@ -132,10 +127,8 @@ class Rounds:
         """Every member was tried. Those of a strict group that still wait, wait for nobody."""
         self._handle.audit(current.group, "gangAllPodsAlreadyAttempted")
         waiting = self._cache.members(gang, WAITING)
-        if waiting and self._strict(gang):
-            needed = sum(
-                other.spec.min_number for _, other in self._cache.group_gangs(gang) if other is not None and other.spec is not None
-            )
+        if waiting and any(other.spec is not None and other.spec.strict for other in self._cache.peers(gang)):
+            needed = self._needed(gang)
             message = current.failure or f"gang group {current.group}: {len(waiting)} member(s) found nodes, {needed} are needed together"
             self._end("not enough members")
             self._reject(gang, message)
@@ -144,8 +137,8 @@ class Rounds:
             if current.plan is not None and not current.failure:
                 self._cache.wake(gang)  # who came after the plan was made is no part of it
 
-    def _strict(self, gang: Gang) -> bool:
-        return any(other is not None and other.spec is not None and other.spec.strict for _, other in self._cache.group_gangs(gang))
+    def _needed(self, gang: Gang) -> int:
+        return sum(other.spec.min_number for other in self._cache.peers(gang) if other.spec is not None)
 
     def _end(self, reason: str) -> None:
         current = self._cache.round
@@ -153,8 +146,8 @@ class Rounds:
             self._cache.round = None
             if current.batch:
                 waiting = self._waiting_of(current) if current.failure else 0
-                self._metrics.batch_ended(self._handle.state.now - current.started, done=not current.failure, rolled_back=waiting)
-            self._metrics.round_ended(self._handle.state.now - current.started, len(current.attempted), reason)
+                self._cache.metrics.batch_ended(self._handle.state.now - current.started, done=not current.failure, rolled_back=waiting)
+            self._cache.metrics.round_ended(self._handle.state.now - current.started, len(current.attempted), reason)
 
     def _waiting_of(self, current: Round) -> int:
         gang = self._cache.gangs.get(current.gang)
@@ -172,7 +165,7 @@ class Rounds:
         self._soon(self._allow([other for other in released if pod is None or other.uid != pod.uid]))
         current = self._cache.round
         tried = current is not None and current.group == gang.group.id
-        if tried and all(other is None or other.spec is None or other.spec.once_satisfied for _, other in self._cache.group_gangs(gang)):
+        if tried and all(other.spec is None or other.spec.once_satisfied for other in self._cache.peers(gang)):
             self._end("released")
         self._record(gang, "Released", f"{len(released)} members of gang group {gang.group.id} have nodes and are bound", ())
 
@@ -195,15 +188,13 @@ class Rounds:
         """A member was bound: when nobody of those let go together is left, they are forgotten."""
         group = gang.group
         if group.partial:
-            self._metrics.batch_bound_late()
-        if any(other.count(RELEASED) for other in self._gangs(gang)):
+            self._cache.metrics.batch_bound_late()
+        if any(other.count(RELEASED) for other in self._cache.peers(gang)):
             return
-        if not any(uid in other.children and other.stage_of(uid) is not BOUND for uid in group.binding for other in self._gangs(gang)):
+        peers = self._cache.peers(gang)
+        if not any(uid in other.children and other.stage_of(uid) is not BOUND for uid in group.binding for other in peers):
             group.binding.clear()
             group.partial = False
-
-    def _gangs(self, gang: Gang) -> list[Gang]:
-        return [other for _, other in self._cache.group_gangs(gang) if other is not None]
 
     # ---------------------------------------------------------------- failure
 
@@ -222,7 +213,7 @@ class Rounds:
             if result.status.message:
                 current.failure += f" {result.status.message}"
                 gist += unnamed(result.status.message)
-            more = (yield from self._best(gang, ctx.pod, current)) if self._best is not None else 0
+            more = yield from self._best(gang, ctx.pod, current)
             self._explain(gang, ctx, failure, current, (waiting, more), gist)
         if gang.spec is not None and gang.spec.strict:
             current.doomed = ctx.pod
@@ -269,13 +260,9 @@ class Rounds:
 
     # ---------------------------------------------------------------- explaining
 
-    def terms(self, gang: Gang) -> Sequence[Term]:
-        """Why the gang's group failed last."""
-        return gang.group.terms
-
     def _explain(self, gang: Gang, ctx: CycleContext, failure: FitFailure, current: Round, counts: tuple[int, int], gist: str) -> None:
         placed, more = counts
-        needed = sum(other.spec.min_number for other in self._gangs(gang) if other.spec is not None)
+        needed = self._needed(gang)
         short = sorted(failure.histogram().items(), key=lambda item: (-item[1], item[0]))
         places = sorted(current.places, key=lambda place: (-place[1], place[0])) if current.unplanned else []
         wanted = len(self._cache.ready(gang))
@@ -296,7 +283,7 @@ class Rounds:
         self._record(gang, "Unschedulable", failure, terms)
 
     def _changed(self, gang: Gang) -> None:
-        for other in self._gangs(gang):
+        for other in self._cache.peers(gang):
             self._cache.changed(other)
 
     def _refuser(self, ctx: CycleContext, failure: FitFailure) -> Sequence[Term]:
@@ -307,7 +294,7 @@ class Rounds:
         return plugin.explain(ctx) if plugin is not None else ()
 
     def _record(self, gang: Gang, verdict: str, message: str, terms: tuple[Term, ...]) -> None:
-        for other in self._gangs(gang):
+        for other in self._cache.peers(gang):
             declared = other.pod_group or other.native
             uid = declared.metadata.uid if declared is not None else ""
             numbers = {"minimum": other.spec.min_number if other.spec is not None else 0, "members": len(other.children)}
