@@ -44,6 +44,9 @@ class _VolumeFilter(PreFilter, Filter):
         volumes = volumes_of(ctx.pod.shape)
         return SUCCESS if volumes.any_claim or volumes.disks else SKIP
 
+    def filter_stamp(self, ctx: CycleContext) -> Any:
+        return (self.store.version, ctx.cluster.node_version) if volumes_of(ctx.pod.shape).any_claim else None
+
     def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
         volumes = volumes_of(other)
         return bool(volumes.any_claim or volumes.disks)
@@ -107,9 +110,6 @@ class NodeVolumeLimits(_VolumeFilter):
                 wanted.setdefault(handle[0], set()).add(handle[1])
         return wanted
 
-    def filter_stamp(self, ctx: CycleContext) -> Any:
-        return (self.store.version, ctx.cluster.node_version) if volumes_of(ctx.pod.shape).any_claim else None
-
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         wanted = self._wanted(ctx)
         if not wanted:
@@ -148,9 +148,6 @@ class VolumeZone(_VolumeFilter):
 
     name = "VolumeZone"
     reads = 0
-
-    def filter_stamp(self, ctx: CycleContext) -> Any:
-        return (self.store.version, ctx.cluster.node_version) if volumes_of(ctx.pod.shape).any_claim else None
 
     def _demands(self, ctx: CycleContext) -> Iterator[tuple[tuple[str, str], frozenset[str]]]:
         """(keys of a node's label, accepted values) of every bound volume."""

@@ -42,17 +42,17 @@ class _Hints:
     def __init__(self, store: VolumeColumns) -> None:
         self._store = store
 
+    def _claims(self, pod: PodInfo) -> Iterator[tuple[str, PersistentVolumeClaim]]:
+        keys = (f"{pod.namespace}/{name}" for name in volumes_of(pod.shape).claims)
+        return ((key, claim) for key in keys if (claim := self._store.claims.get(key)) is not None)
+
     def _unbound(self, pod: PodInfo) -> Iterator[tuple[str, PersistentVolumeClaim]]:
-        for name in volumes_of(pod.shape).claims:
-            key = f"{pod.namespace}/{name}"
-            claim = self._store.claims.get(key)
-            if claim is not None and not claim.spec.volume_name:
-                yield key, claim
+        return ((key, claim) for key, claim in self._claims(pod) if not claim.spec.volume_name)
 
     def detached(self, pod: PodInfo, event: ClusterEvent) -> bool:
         """A volume of a driver that the pod needs."""
         volumes = volumes_of(pod.shape)
-        handles = (self._store.handle_of(f"{pod.namespace}/{name}") for name in volumes.claims)
+        handles = (self._store.handle_of(key) for key, _ in self._claims(pod))
         return bool(volumes.ephemeral) or any(handle is not None and handle[0] == event.old.spec.attacher for handle in handles)
 
     def pod_left(self, pod: PodInfo, event: ClusterEvent) -> bool:
@@ -76,8 +76,7 @@ class _Hints:
             return True
         if new is None:
             return False
-        claims = (self._store.claims.get(f"{pod.namespace}/{name}") for name in volumes.claims)
-        if any(claim is not None and claim.spec.volume_name == new.metadata.name for claim in claims):
+        if any(claim.spec.volume_name == new.metadata.name for _, claim in self._claims(pod)):
             return True
         return any(suits(self._store, new, claim, key) for key, claim in self._unbound(pod))
 

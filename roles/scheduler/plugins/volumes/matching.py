@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,15 +111,17 @@ def _topology(term: Any) -> NodeTerm:
 
 def _has_room(ctx: CycleContext, store: VolumeColumns, class_name: str, size: int) -> BoolVector:
     result = np.zeros(ctx.cluster.capacity, dtype=np.bool_)
+    for _, rows in roomy(ctx, store, class_name, size):
+        np.logical_or(result, True if rows is None else rows, out=result)
+    return result
+
+
+def roomy(ctx: CycleContext, store: VolumeColumns, class_name: str, size: int) -> Iterator[tuple[CSIStorageCapacity, BoolVector | None]]:
+    """Capacities of a class of which such a volume could be made, and their rows, None for all."""
     for capacity in store.capacities.values():
         selector = label_selector(capacity.node_topology)
-        if capacity.storage_class_name != class_name or selector is None or largest(capacity) < size:
-            continue
-        rows = ctx.cluster.labels.match_all(selector, ALL_ROWS)
-        if rows is None:
-            return np.ones(ctx.cluster.capacity, dtype=np.bool_)
-        np.logical_or(result, rows, out=result)
-    return result
+        if capacity.storage_class_name == class_name and selector is not None and largest(capacity) >= size:
+            yield capacity, ctx.cluster.labels.match_all(selector, ALL_ROWS)
 
 
 def largest(capacity: CSIStorageCapacity) -> int:

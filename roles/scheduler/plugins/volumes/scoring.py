@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from koord.api.names import RESOURCE_STORAGE
 from roles.scheduler.cluster.columns import Vector
-from roles.scheduler.cluster.terms import label_selector
-from roles.scheduler.framework.context import ALL_ROWS, CycleContext
-from roles.scheduler.plugins.volumes.matching import Choices, amount, requested
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.plugins.volumes.matching import Choices, amount, requested, roomy
 from roles.scheduler.plugins.volumes.store import VolumeColumns
 
 Bytes = NDArray[np.float64]
@@ -71,14 +70,7 @@ def _free(ctx: CycleContext, store: VolumeColumns, class_name: str, size: int) -
     driver = store.drivers.get(found.provisioner) if found is not None else None
     if driver is None or not driver.spec.storage_capacity:
         return free
-    for capacity in store.capacities.values():
-        selector = label_selector(capacity.node_topology)
-        if capacity.storage_class_name != class_name or capacity.capacity is None or selector is None:
-            continue
-        limit = capacity.maximum_volume_size if capacity.maximum_volume_size is not None else capacity.capacity
-        if amount(limit) < size:
-            continue
-        rows = ctx.cluster.labels.match_all(selector, ALL_ROWS)
-        there = float(amount(capacity.capacity))
+    for capacity, rows in roomy(ctx, store, class_name, size):
+        there = float(amount(capacity.capacity or 0))
         np.maximum(free, there if rows is None else np.where(rows, there, 0.0), out=free)
     return free

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from koord.api import kinds
@@ -79,6 +79,12 @@ def claim_keys(pod: PodInfo) -> tuple[str, ...]:
 def bound(claim: PersistentVolumeClaim) -> bool:
     """Whether the volume controller has bound a claim; one that only names a volume may never get it."""
     return bool(claim.spec.volume_name) and _BIND_COMPLETED in claim.metadata.annotations
+
+
+def _key(obj: Any) -> str:
+    """ "namespace/name", or the name of what is in no namespace."""
+    meta = obj.metadata
+    return f"{meta.namespace}/{meta.name}" if meta.namespace else str(meta.name)
 
 
 def _content(obj: Any) -> tuple[Any, ...]:
@@ -160,15 +166,14 @@ class VolumeColumns(Columns):
 
     def claim_set(self, old: Any, new: Any) -> bool:
         """A claim appeared, changed or went; whether that changes anything that is looked at, as for the other kinds."""
-        meta = (new or old).metadata
-        key = f"{meta.namespace}/{meta.name}"
+        key = _key(new or old)
         if new is not None and new.spec.volume_name:
             self._settle(key)  # it may have got another one
         self._look_again(key)
         for claim, step in ((self.claims.get(key), -1), (new, 1)):
             if claim is not None and claim.spec.volume_name:
                 _tally(self._naming, claim.spec.volume_name, key, step)
-        return self._put(self.claims, old, new, lambda meta: f"{meta.namespace}/{meta.name}")
+        return self._put(self.claims, old, new)
 
     def volume_set(self, old: Any, new: Any) -> bool:
         """A PersistentVolume."""
@@ -176,23 +181,23 @@ class VolumeColumns(Columns):
         before = self.volumes.get(name)
         if before is None or new is None or before.spec.csi != new.spec.csi:
             self._other_volume(name)
-        return self._put(self.volumes, old, new, lambda meta: str(meta.name))
+        return self._put(self.volumes, old, new)
 
     def class_set(self, old: Any, new: Any) -> bool:
         """A StorageClass."""
-        return self._put(self.classes, old, new, lambda meta: str(meta.name), of_all=True)
+        return self._put(self.classes, old, new, of_all=True)
 
     def driver_set(self, old: Any, new: Any) -> bool:
         """A CSIDriver."""
-        return self._put(self.drivers, old, new, lambda meta: str(meta.name), of_all=True)
+        return self._put(self.drivers, old, new, of_all=True)
 
     def node_object_set(self, old: Any, new: Any) -> bool:
         """A CSINode, named after its node."""
-        return self._put(self.nodes, old, new, lambda meta: str(meta.name), of_all=True)
+        return self._put(self.nodes, old, new, of_all=True)
 
     def capacity_set(self, old: Any, new: Any) -> bool:
         """A CSIStorageCapacity."""
-        return self._put(self.capacities, old, new, lambda meta: f"{meta.namespace}/{meta.name}")
+        return self._put(self.capacities, old, new)
 
     def attachment_set(self, old: Any, new: Any) -> bool:
         """A volume is attached to a node, or is to be, or is no longer. Other nodes are as they were: one row is looked at again."""
@@ -216,9 +221,9 @@ class VolumeColumns(Columns):
             self.cluster.changes.note(slot, PODS)
         return True
 
-    def _put(self, table: dict[str, Any], old: Any, new: Any, key: Callable[[Any], str], *, of_all: bool = False) -> bool:
+    def _put(self, table: dict[str, Any], old: Any, new: Any, *, of_all: bool = False) -> bool:
         """`of_all`: the volumes of all nodes are to be looked at again."""
-        name = key((new or old).metadata)
+        name = _key(new or old)
         before = table.pop(name, None)
         if new is not None:
             table[name] = new
@@ -332,13 +337,8 @@ class VolumeColumns(Columns):
             _tally(self.in_use, key, slot, step)
 
     def conflicts(self, disk: tuple[str, ...], read_only: bool) -> list[int]:
-        """Slots where a disk is in use in a way that excludes this use."""
-        return [slot for slot in self._disks.get(disk, {}) if self.conflict(disk, read_only, slot)]
-
-    def conflict(self, disk: tuple[str, ...], read_only: bool, slot: int) -> bool:
-        """Whether a disk is in use on a slot in a way that excludes this use: only readers may share."""
-        counts = self._disks.get(disk, {}).get(slot)
-        return counts is not None and (counts[1] > 0 or not read_only)
+        """Slots where a disk is in use in a way that excludes this use: only readers may share."""
+        return [slot for slot, (_, writers) in self._disks.get(disk, {}).items() if writers or not read_only]
 
     def attached(self, slot: int) -> dict[str, set[str]]:
         """By CSI driver the volumes of a slot: those of its pods, and those that are attached still or already for others. A volume counts
