@@ -13,7 +13,7 @@ from koord.api.objects_resource import DeviceConstraint
 from roles.scheduler.plugins.dynamic_resources.amounts import Amount, Amounts, consumed
 from roles.scheduler.plugins.dynamic_resources.devices import DeviceId, DeviceView, PoolId, Values
 from roles.scheduler.plugins.dynamic_resources.pools import Pool
-from roles.scheduler.plugins.dynamic_resources.preferring import InUse, ranked
+from roles.scheduler.plugins.dynamic_resources.preferring import Candidate, InUse, ranked
 from roles.scheduler.plugins.dynamic_resources.requests import Ask, RequestError, Wanted
 
 MOST_DEVICES = 32
@@ -62,14 +62,6 @@ def allocate(
     return tuple(tuple(given) for given in search.given) if search.claim(0) else None
 
 
-class _Slot(NamedTuple):
-    """A device with its place in the order of all."""
-
-    at: int
-    pool: Pool
-    device: DeviceView
-
-
 class Stock:
     """The devices of some pools in the order in which they are tried. Remembers which of them selectors take."""
 
@@ -78,10 +70,10 @@ class Stock:
     def __init__(self, pools: Sequence[Pool]) -> None:
         self.pools = tuple(pools)
         devices = ((pool, device) for pool in self.pools for device in pool.devices)
-        self.slots = tuple(_Slot(at, pool, device) for at, (pool, device) in enumerate(devices))
+        self.slots = tuple(Candidate(at, pool, device) for at, (pool, device) in enumerate(devices))
         self._selected: dict[object, list[bool]] = {}
 
-    def selected(self, ask: Ask) -> Iterator[_Slot]:
+    def selected(self, ask: Ask) -> Iterator[Candidate]:
         """Those that class and request select; looked at one by one, as the first is often good enough. Raises RequestError."""
         known = self._selected.setdefault(ask.selectors, [])
         for at, slot in enumerate(self.slots):
@@ -146,7 +138,7 @@ class _Search:
             return self._some(claim, number, ask, ask.number, 0, self._ranked(claim, number, ask) if self._together else None)
         return self._every(claim, number, ask)
 
-    def _ranked(self, claim: int, number: int, ask: Ask) -> list[_Slot]:
+    def _ranked(self, claim: int, number: int, ask: Ask) -> list[Candidate]:
         """The devices of a request, the best first."""
         further = [
             next(iter(asks))
@@ -158,11 +150,11 @@ class _Search:
         others = [[slot.device for slot in self._stock.selected(other)] for other in further]
         use = InUse(
             lambda device: device in self._used.taken or bool(self._choosing.get(device)),
-            lambda device: self._used.shared.get(device, _NOTHING), lambda pool: self._left.get(pool.id) or self._unconsumed(pool),
+            lambda device: self._used.shared.get(device, _NOTHING), lambda pool: self._left.get(pool.id) or unconsumed(pool, self._used),
         )  # fmt: skip
         return ranked(list(self._stock.selected(ask)), ask.number, chosen, others, use)
 
-    def _some(self, claim: int, number: int, ask: Ask, left: int, start: int, order: Sequence[_Slot] | None) -> bool:
+    def _some(self, claim: int, number: int, ask: Ask, left: int, start: int, order: Sequence[Candidate] | None) -> bool:
         """So many devices more, each another one; those of a request are chosen in order, as sets do not differ by it."""
         if not left:
             return self._request(claim, number + 1)
@@ -190,7 +182,7 @@ class _Search:
         wanted = [slot for slot in self._stock.selected(ask) if self._draws(ask, slot.device, _NONE_DRAWN) is not None]
         if not wanted or len(self.given[claim]) + len(wanted) > MOST_DEVICES:
             return False
-        taken: list[_Slot] = []
+        taken: list[Candidate] = []
         for slot in wanted:
             if not self._take(claim, ask, slot):
                 break
@@ -202,13 +194,13 @@ class _Search:
             self._give_back(claim, slot)
         return False
 
-    def _alike(self, slot: _Slot) -> tuple[object, ...]:
+    def _alike(self, slot: Candidate) -> tuple[object, ...]:
         """Equal for devices of which one fails where the other did."""
         return (slot.device.id,) if slot.device.kind.multiple else _sort(slot.device)
 
     # ---------------------------------------------------------------- one device
 
-    def _take(self, claim: int, ask: Ask, slot: _Slot) -> bool:
+    def _take(self, claim: int, ask: Ask, slot: Candidate) -> bool:
         """Choose a device if it can be had as things are."""
         self._steps += 1
         if self._steps > MOST_STEPS:
@@ -246,7 +238,7 @@ class _Search:
         self.given[claim].append(AllocatedDevice(ask, device, draws if device.kind.multiple else None))
         return True
 
-    def _give_back(self, claim: int, slot: _Slot) -> None:
+    def _give_back(self, claim: int, slot: Candidate) -> None:
         device, given = slot.device, self.given[claim].pop()
         for constraint in self._constraints[claim]:
             constraint.remove()
@@ -277,11 +269,11 @@ class _Search:
         enough = all(value + before.get(name, 0) + drawing.get(name, 0) <= kind.totals[name] for name, value in taken.items())
         return taken if enough else None
 
-    def _counters(self, slot: _Slot) -> bool:
+    def _counters(self, slot: Candidate) -> bool:
         """Take of the counters of a pool what the device needs; False, and nothing taken, when they do not have it."""
         left = self._left.get(slot.pool.id)
         if left is None:
-            left = self._left[slot.pool.id] = self._unconsumed(slot.pool)
+            left = self._left[slot.pool.id] = unconsumed(slot.pool, self._used)
         wanted = slot.device.consumes
         if any(left[counter_set, counter] < value for counter_set, counter, value in wanted):
             return False
@@ -289,10 +281,7 @@ class _Search:
             left[counter_set, counter] -= value
         return True
 
-    def _unconsumed(self, pool: Pool) -> dict[tuple[str, str], Amount]:
-        return unconsumed(pool, self._used)
-
-    def _return(self, slot: _Slot) -> None:
+    def _return(self, slot: Candidate) -> None:
         left = self._left[slot.pool.id]
         for counter_set, counter, value in slot.device.consumes:
             left[counter_set, counter] += value

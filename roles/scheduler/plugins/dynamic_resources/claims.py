@@ -71,11 +71,11 @@ class Claims(DeviceColumns):
         self.lent: dict[str, Lent] = {}  # claims that are allocated in a what-if only
         self._guests: dict[str, Mapping[str, Lent]] = {}  # pods that a what-if has added, with such claims of theirs
         self._guests_of: dict[str, set[str]] = {}  # the same by claim
-        self.supposed: Callable[[int, PodInfo], Mapping[str, Lent]] = _nothing  # what a pod gets that a what-if puts on a slot
-        self.told: Callable[[str, tuple[Use, ...]], None] = _nobody  # what a claim has now
+        self.supposed: Callable[[int, PodInfo], Mapping[str, Lent]] = lambda slot, pod: {}  # what a pod gets in a what-if
+        self.told: Callable[[str, tuple[Use, ...]], None] = lambda key, has: None  # what a claim has now
         self.now: Callable[[], float] = lambda: 0.0
         self.released: Callable[[str], None] = lambda uid: None  # told of pods that are gone when they have no devices any more
-        self.left: Callable[[int, frozenset[str]], list[DeviceId]] = _none  # devices of a slot that these pods have without a claim
+        self.left: Callable[[int, frozenset[str]], list[DeviceId]] = lambda slot, pods: []  # what pods have without a claim
 
     # ---------------------------------------------------------------- what the API server shows
 
@@ -341,18 +341,6 @@ class Claims(DeviceColumns):
         if found is None:
             found = self._wanted[number, self.class_version] = compiled(spec, self.classes)
         return number, found
-
-
-def _nothing(slot: int, pod: PodInfo) -> Mapping[str, Lent]:
-    return {}
-
-
-def _none(slot: int, pods: frozenset[str]) -> list[DeviceId]:
-    return []
-
-
-def _nobody(key: str, has: tuple[Use, ...]) -> None:
-    """Where no devices are given out otherwise."""
 
 
 def terms_of(selector: NodeSelector | None) -> tuple[NodeTerm, ...] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from math import inf
 from typing import NamedTuple
 
@@ -83,7 +83,7 @@ def plan(
         return found
     if pod.uid in cache.leftover:
         text = f'resourceclaim "{cache.leftover[pod.uid].partition("/")[2]}" of an earlier attempt is being removed'
-        return Plan(("refused", text), found.keys, (), (), (), text, pending=True)
+        return refused(found.keys, text, pending=True)
     return found._replace(digest=(found.digest, cache.class_version, backed), backed=backed)
 
 
@@ -107,14 +107,14 @@ def _claims(pod: PodInfo, cache: Claims, *, supposed: bool, now: float, timeout:
         keys.append(key)
         if (key, pod.uid) in cache.releasing:
             text = f'resourceclaim "{key.partition("/")[2]}" of an earlier attempt is being given back'
-            return Plan(("refused", text), tuple(keys), (), (), (), text, pending=True)
+            return refused(keys, text, pending=True)
         mine, claim = cache.assumed.get(key), cache.claims.get(key)
         usable = mine if mine is not None and (supposed or together(mine.pod)) else cache.lent.get(key)
         found = usable.terms if usable is not None else None
         if mine is None or not supposed:
             refusal = "" if claim is None else _refusal(pod, claim, key, own=own, pending=mine is not None and usable is not mine)
             if refusal:
-                return Plan(("refused", refusal), tuple(keys), (), (), (), refusal, mine is not None)
+                return refused(keys, refusal, pending=mine is not None)
             if mine is not None:
                 shared.append(key)
         if claim is not None and claim.status.allocation is not None and mine is None:
@@ -126,8 +126,7 @@ def _claims(pod: PodInfo, cache: Claims, *, supposed: bool, now: float, timeout:
                 else:
                     unready = f"timed out waiting for {awaited(claim)}"
             if unready:
-                text = f'resourceclaim "{claim.metadata.name}": {unready}'
-                return Plan(("refused", text), tuple(keys), (), (), (), text, lapsed=key)
+                return refused(keys, f'resourceclaim "{claim.metadata.name}": {unready}', lapsed=key)
         elif usable is None:
             if claim is None and not supposed:
                 name = key.partition("/")[2]
@@ -138,7 +137,7 @@ def _claims(pod: PodInfo, cache: Claims, *, supposed: bool, now: float, timeout:
             try:
                 identity, ask = cache.wanted(spec)
             except RequestError as error:
-                return Plan(("refused", str(error)), tuple(keys), (), (), (), str(error))
+                return refused(keys, str(error))
             open_.append(key)
             wanted.append(ask)
             digest.append(identity)
@@ -147,6 +146,11 @@ def _claims(pod: PodInfo, cache: Claims, *, supposed: bool, now: float, timeout:
         if found is not None:
             terms.append(found)
     return Plan(tuple(digest), tuple(keys), tuple(open_), tuple(wanted), tuple(terms), shared=tuple(shared), until=until)
+
+
+def refused(keys: Iterable[str], text: str, *, pending: bool = False, lapsed: str = "") -> Plan:
+    """The plan of a pod that is refused for a reason."""
+    return Plan(("refused", text), tuple(keys), (), (), (), text, pending, lapsed=lapsed)
 
 
 def _template(pod: PodInfo, cache: Claims, number: int) -> ResourceClaimSpec | None:

@@ -31,7 +31,7 @@ from roles.scheduler.plugins.dynamic_resources.elsewhere import Coming, Elsewher
 from roles.scheduler.plugins.dynamic_resources.extended import Extended, extended
 from roles.scheduler.plugins.dynamic_resources.hints import Devices, claim_helps, pod_helps
 from roles.scheduler.plugins.dynamic_resources.inventory import Counted, Use
-from roles.scheduler.plugins.dynamic_resources.plans import NOTHING, Plan, Waiting, backed_resources, claim_keys, plan
+from roles.scheduler.plugins.dynamic_resources.plans import NOTHING, Plan, Waiting, backed_resources, claim_keys, plan, refused
 from roles.scheduler.plugins.dynamic_resources.preferring import BEST_KEPT, InUse, kept
 from roles.scheduler.plugins.dynamic_resources.readiness import Readiness
 from roles.scheduler.plugins.dynamic_resources.requests import RequestError, Wanted
@@ -152,7 +152,7 @@ class DynamicResources(
             try:
                 found = self._planned(pod)
             except Waiting as waiting:
-                found = NOTHING._replace(digest=("refused", str(waiting)), refusal=str(waiting))
+                found = refused((), str(waiting))
             self._last = (pod, self.cache.version, found)
         return found
 

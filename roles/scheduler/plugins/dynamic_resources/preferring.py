@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from roles.scheduler.plugins.dynamic_resources.amounts import Amount, Amounts
 from roles.scheduler.plugins.dynamic_resources.devices import DeviceId, DeviceKind, DeviceView
@@ -21,15 +21,12 @@ BEST_KEPT = 32
 """More than `kept` ever says."""
 
 
-class Candidate(Protocol):
-    """A device with its pool and its place in the order of all."""
+class Candidate(NamedTuple):
+    """A device with its place in the order of all, and its pool."""
 
-    @property
-    def at(self) -> int: ...
-    @property
-    def pool(self) -> Pool: ...
-    @property
-    def device(self) -> DeviceView: ...
+    at: int
+    pool: Pool
+    device: DeviceView
 
 
 class InUse(NamedTuple):
@@ -42,7 +39,7 @@ class InUse(NamedTuple):
 
 def ranked(
     candidates: Sequence[Candidate], count: int, chosen: Iterable[DeviceView], others: Sequence[Iterable[DeviceView]], use: InUse
-) -> list[Any]:
+) -> list[Candidate]:
     """The candidates of a request for so many devices, best first. `chosen` are the pod's devices so far, `others` those that could serve
     each of its further requests."""
     near = [where(device.kind) for device in chosen]

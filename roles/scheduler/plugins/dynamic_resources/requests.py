@@ -73,11 +73,6 @@ class Wanted(NamedTuple):
     least: int
     spec: ResourceClaimSpec
 
-    @property
-    def asks(self) -> tuple[Ask, ...]:
-        """All requests and alternatives."""
-        return tuple(ask for alternatives in self.requests for ask in alternatives)
-
 
 def compiled(spec: ResourceClaimSpec, classes: Mapping[str, DeviceClass]) -> Wanted:
     """A claim's specification with the classes that it names. Raises RequestError."""
