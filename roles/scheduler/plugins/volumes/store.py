@@ -82,9 +82,7 @@ def bound(claim: PersistentVolumeClaim) -> bool:
 
 
 def _key(obj: Any) -> str:
-    """ "namespace/name", or the name of what is in no namespace."""
-    meta = obj.metadata
-    return f"{meta.namespace}/{meta.name}" if meta.namespace else str(meta.name)
+    return f"{obj.metadata.namespace}/{obj.metadata.name}"
 
 
 def _content(obj: Any) -> tuple[Any, ...]:
@@ -173,7 +171,7 @@ class VolumeColumns(Columns):
         for claim, step in ((self.claims.get(key), -1), (new, 1)):
             if claim is not None and claim.spec.volume_name:
                 _tally(self._naming, claim.spec.volume_name, key, step)
-        return self._put(self.claims, old, new)
+        return self._put(self.claims, key, new)
 
     def volume_set(self, old: Any, new: Any) -> bool:
         """A PersistentVolume."""
@@ -181,23 +179,23 @@ class VolumeColumns(Columns):
         before = self.volumes.get(name)
         if before is None or new is None or before.spec.csi != new.spec.csi:
             self._other_volume(name)
-        return self._put(self.volumes, old, new)
+        return self._put(self.volumes, name, new)
 
     def class_set(self, old: Any, new: Any) -> bool:
         """A StorageClass."""
-        return self._put(self.classes, old, new, of_all=True)
+        return self._put(self.classes, (new or old).metadata.name, new, of_all=True)
 
     def driver_set(self, old: Any, new: Any) -> bool:
         """A CSIDriver."""
-        return self._put(self.drivers, old, new, of_all=True)
+        return self._put(self.drivers, (new or old).metadata.name, new, of_all=True)
 
     def node_object_set(self, old: Any, new: Any) -> bool:
         """A CSINode, named after its node."""
-        return self._put(self.nodes, old, new, of_all=True)
+        return self._put(self.nodes, (new or old).metadata.name, new, of_all=True)
 
     def capacity_set(self, old: Any, new: Any) -> bool:
         """A CSIStorageCapacity."""
-        return self._put(self.capacities, old, new)
+        return self._put(self.capacities, _key(new or old), new)
 
     def attachment_set(self, old: Any, new: Any) -> bool:
         """A volume is attached to a node, or is to be, or is no longer. Other nodes are as they were: one row is looked at again."""
@@ -221,9 +219,8 @@ class VolumeColumns(Columns):
             self.cluster.changes.note(slot, PODS)
         return True
 
-    def _put(self, table: dict[str, Any], old: Any, new: Any, *, of_all: bool = False) -> bool:
+    def _put(self, table: dict[str, Any], name: str, new: Any, *, of_all: bool = False) -> bool:
         """`of_all`: the volumes of all nodes are to be looked at again."""
-        name = _key(new or old)
         before = table.pop(name, None)
         if new is not None:
             table[name] = new
