@@ -39,35 +39,19 @@ class QuotaMetrics:
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         registry = registry if registry is not None else CollectorRegistry()
-        self._status = Listed(
-            "scheduler_elastic_quota_status",
-            "What a quota has and uses, by field; cpu in milli, the rest in units.",
-            _LABELS,
-            registry=registry,
-        )
-        self._spec = Listed(
-            "scheduler_elastic_quota_spec",
-            "What the spec of a quota says, by field; cpu in milli, the rest in units.",
-            _LABELS,
-            registry=registry,
-        )
-        self._latency = Timings(
-            "scheduler_elastic_quota_process_latency",
-            "Seconds of an operation on the cache of quotas.",
-            ["operation"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._hooks = Histogram(
-            "scheduler_elastic_quota_hook_plugin_latency",
-            "Seconds of a call of a quota hook.",
-            ["plugin", "operation"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._writing = Histogram(
-            "scheduler_update_elastic_quota_status_duration_seconds", "Seconds of a round of status writes.", registry=registry
-        )
+
+        def listed(name: str, text: str) -> Listed:
+            text = f"{text}, by field; cpu in milli, the rest in units."
+            return Listed(f"scheduler_elastic_quota_{name}", text, _LABELS, registry=registry)
+
+        self._status = listed("status", "What a quota has and uses")
+        self._spec = listed("spec", "What the spec of a quota says")
+        name, text = "scheduler_elastic_quota_process_latency", "Seconds of an operation on the cache of quotas."
+        self._latency = Timings(name, text, ["operation"], buckets=_SECONDS, registry=registry)
+        name, text = "scheduler_elastic_quota_hook_plugin_latency", "Seconds of a call of a quota hook."
+        self._hooks = Histogram(name, text, ["plugin", "operation"], buckets=_SECONDS, registry=registry)
+        name, text = "scheduler_update_elastic_quota_status_duration_seconds", "Seconds of a round of status writes."
+        self._writing = Histogram(name, text, registry=registry)
 
     def hook_took(self, key: str, operation: str, seconds: float) -> None:
         """A call of a quota hook was done."""

@@ -178,19 +178,18 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
     # ---------------------------------------------------------------- requeueing
 
     def subscriptions(self) -> Sequence[Subscription]:
-        changed = Subscription(UNSCHEDULED_POD, Action.ALL)  # it may be of another quota by now
-        less = Action.DELETE | Action.SCALE_DOWN
         if self.args.enable_queue_hint:
-            return (
-                changed,
-                Subscription(ASSIGNED_POD, less, self._less_helps),
-                Subscription(ELASTICQUOTAS.kind, Action.UPDATE, self._change_helps),
-            )
+            less, changes, change = self._less_helps, Action.UPDATE, self._change_helps
+        else:
+            less, changes, change = self._less_may_help, Action.ADD | Action.UPDATE | Action.DELETE, self._event_helps
         return (
-            changed,
-            Subscription(ASSIGNED_POD, less, lambda pod, event: self._less_helps(pod, event) or self._fits_now(pod)),
-            Subscription(ELASTICQUOTAS.kind, Action.ADD | Action.UPDATE | Action.DELETE, self._event_helps),
+            Subscription(UNSCHEDULED_POD, Action.ALL),  # it may be of another quota by now
+            Subscription(ASSIGNED_POD, Action.DELETE | Action.SCALE_DOWN, less),
+            Subscription(ELASTICQUOTAS.kind, changes, change),
         )
+
+    def _less_may_help(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        return self._less_helps(pod, event) or self._fits_now(pod)
 
     def _event_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
         """Any change of a quota does, but for one of its status only: that helps its own pods and those of quotas below, if there is room
