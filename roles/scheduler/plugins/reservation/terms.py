@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from koord.accounting.resources import ResourceVector, parse
 from koord.api import names
@@ -17,10 +18,12 @@ from koord.api.annotations import (
 from koord.api.deprecated import rewrite_resource_list
 from koord.api.labels import reservation_order
 from koord.api.objects import Pod, Reservation, ReservationOwner
-from koord.api.times import TimeError, parse_duration, parse_time
+from koord.api.times import parse_duration, parse_time
 from koord.api.v1alpha1.reservation import PHASE_AVAILABLE, PHASE_FAILED, PHASE_PENDING, PHASE_SUCCEEDED, PHASE_WAITING
 from roles.scheduler.cluster.vocabulary import TaintKey
 from roles.scheduler.framework.restoring import ALIGNED, DEFAULT, RESTRICTED
+
+T = TypeVar("T")
 
 DEFAULT_TTL = 86400.0  # seconds, filled in by the API server
 CLUSTER_MODE = "Cluster"
@@ -114,10 +117,7 @@ def of_reservation(reservation: Reservation, requested: ResourceVector) -> Terms
     terms.created = _time(meta.creation_timestamp, "metadata.creationTimestamp", problems) or 0.0
     terms.expires = _time(spec.expires, "spec.expires", problems)
     if spec.ttl is not None:
-        try:
-            terms.ttl = parse_duration(spec.ttl)
-        except TimeError as error:
-            problems.append(f"spec.ttl: {error}")
+        terms.ttl = _read(lambda: parse_duration(spec.ttl or ""), None, problems, "spec.ttl: ")
     if spec.template is None:
         problems.append("spec.template is required")
     if not spec.owners:
@@ -134,10 +134,7 @@ def of_pod(pod: Pod, requested: ResourceVector) -> Terms:
     problems: list[str] = []
     order, deleting = reservation_order(meta.labels), meta.deletion_timestamp is not None
     terms = Terms("Pod", meta.name, meta.namespace, meta.uid, meta.labels, order, deleting, ttl=0.0)
-    try:
-        terms.owners = parse_reservation_owners(meta.annotations) or ()
-    except ValueError as error:
-        problems.append(str(error))
+    terms.owners = _read(lambda: parse_reservation_owners(meta.annotations) or (), (), problems)
     if not terms.owners and not problems:
         problems.append(f"annotation {names.ANNOTATION_RESERVATION_OWNERS} names no owner")
     terms.allocatable = requested
@@ -152,12 +149,8 @@ def of_pod(pod: Pod, requested: ResourceVector) -> Terms:
 
 def resized(annotations: Mapping[str, str], requested: ResourceVector, problems: list[str]) -> ResourceVector:
     """What the template asks for, overlaid by the annotation `reservation-resize-allocatable`."""
-    try:
-        overlay = parse_reservation_resize_allocatable(annotations)
-        return {**requested, **parse(dict(overlay))} if overlay else requested
-    except ValueError as error:
-        problems.append(str(error))
-        return requested
+    overlay = _read(lambda: parse(dict(parse_reservation_resize_allocatable(annotations) or {})), None, problems)
+    return {**requested, **overlay} if overlay else requested
 
 
 def _allocatable(reservation: Reservation, requested: ResourceVector, problems: list[str]) -> ResourceVector:
@@ -166,38 +159,33 @@ def _allocatable(reservation: Reservation, requested: ResourceVector, problems: 
         return requested
     amounts = dict(reservation.status.allocatable)
     rewrite_resource_list(amounts)
-    try:
-        return parse(amounts)
-    except ValueError as error:
-        problems.append(f"status.allocatable: {error}")
-        return requested
+    return _read(lambda: parse(amounts), requested, problems, "status.allocatable: ")
 
 
 def _restricted(annotations: Mapping[str, str], allocatable: ResourceVector, problems: list[str]) -> frozenset[str]:
-    wanted: tuple[str, ...] | None = None
-    try:
-        wanted = parse_reservation_restricted_options(annotations)
-    except ValueError as error:
-        problems.append(str(error))
+    wanted = _read(lambda: parse_reservation_restricted_options(annotations), None, problems)
     return frozenset(wanted or ()) & allocatable.keys() or frozenset(allocatable)
 
 
 def _inner(annotations: Mapping[str, str], problems: list[str]) -> ResourceVector:
     """What the reservation keeps back for itself."""
-    try:
+
+    def amounts() -> ResourceVector:
         kept = parse_node_reservation(annotations)
-        amounts = parse(node_reservation_resources(kept)) if kept is not None else {}
-        return {name: amount for name, amount in amounts.items() if amount > 0}
-    except ValueError as error:
-        problems.append(str(error))
-        return {}
+        return parse(node_reservation_resources(kept)) if kept is not None else {}
+
+    nothing: ResourceVector = {}
+    return {name: amount for name, amount in _read(amounts, nothing, problems).items() if amount > 0}
 
 
 def _time(text: str | None, path: str, problems: list[str]) -> float | None:
-    if not text:
-        return None
+    return _read(lambda: parse_time(text or ""), None, problems, f"{path}: ") if text else None
+
+
+def _read(read: Callable[[], T], default: T, problems: list[str], where: str = "") -> T:
+    """What is read, or the default and one problem more."""
     try:
-        return parse_time(text)
-    except TimeError as error:
-        problems.append(f"{path}: {error}")
-        return None
+        return read()
+    except ValueError as error:
+        problems.append(f"{where}{error}")
+        return default
