@@ -13,7 +13,6 @@ from roles.scheduler.plugins.numa.facts import Facts
 from roles.scheduler.plugins.numa.picks import FULL, NOBODY, NOT_ENOUGH, Held, Terms, satisfies, take, usable
 from roles.scheduler.plugins.numa.records import Record, Usage, holdings, remainder
 from roles.scheduler.plugins.numa.request import Request
-from roles.scheduler.plugins.numa.split import split
 from roles.scheduler.plugins.topology_manager.hints import Hint, Policy, bits_of, mask_of, subsets_to_try
 
 
@@ -26,11 +25,6 @@ class Binding:
     policy: str
     exclusive: str
     most: bool
-
-    @property
-    def terms(self) -> Terms:
-        """As the picking wants it."""
-        return Terms(self.policy, self.exclusive, self.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +71,7 @@ def pool_of(facts: Facts, usage: Usage, exclusive: str, excluded: Iterable[Share
             if node in amounts:
                 sub_into(amounts[node], _amplified(facts, share, node, kept, amounts[node]))
     positive = {node: {name: max(0, value) for name, value in rest.items()} for node, rest in amounts.items()}
-    return Pool(free, 0, usage.held_by(exclusive), positive)
+    return Pool(free, 0, usage.held.get(exclusive, NOBODY), positive)
 
 
 def _amplified(facts: Facts, share: Share, node: int, kept: ResourceVector, known: ResourceVector) -> ResourceVector:
@@ -111,7 +105,8 @@ def allocate(
     had, without choosing CPUs where counting them is enough."""
     shares: dict[int, ResourceVector] = {}
     if nodes is not None:
-        shares, lacking = split(request.amounts, nodes, _available(facts, binding, pool, nodes), facts.resources, _cpu_step(facts, binding))
+        available = _available(facts, binding, pool, nodes)
+        shares, lacking = _split(request.amounts, nodes, available, facts.resources, _cpu_step(facts, binding))
         if lacking:
             return unschedulable(*lacking)
     if binding is None:
@@ -130,9 +125,10 @@ def allocate(
         return Record("", 0, shares, request.exclusive)
     chosen = 0
     parts = {n: s[names.RESOURCE_CPU] // 1000 for n, s in shares.items() if names.RESOURCE_CPU in s}
+    terms = Terms(binding.policy, binding.exclusive, binding.most)
     wanted = [(machine.nodes.get(node, 0), count) for node, count in parts.items()] if parts else [(machine.all, binding.cpus)]
     for mask, count in wanted:
-        taken = take(machine, candidates & mask, count, binding.terms, pool.held, pool.preferred)
+        taken = take(machine, candidates & mask, count, terms, pool.held, pool.preferred)
         if not taken.ok:
             return unschedulable(taken.reason)
         chosen |= taken.cpus
@@ -141,6 +137,31 @@ def allocate(
     if binding.required and not satisfies(machine, chosen, binding.required):
         return unschedulable(f"insufficient CPUs to satisfy required cpu bind policy {binding.required}")
     return Record("", chosen, shares, request.exclusive)
+
+
+def _split(
+    amounts: ResourceVector, nodes: Sequence[int], available: Mapping[int, Mapping[str, int]], known: frozenset[str], cpu_step: int
+) -> tuple[dict[int, ResourceVector], tuple[str, ...]]:
+    """Shares by NUMA node of what these have left (SCH-NUMA-08), and reasons where something is left over. `known` are resources that NUMA
+    nodes have at all: others are ignored. `cpu_step` is the step in which CPU is dealt out.
+
+    The node with the least left gives first, everybody an equal part of what is still wanted, so that those with more fill up.
+    """
+    shares: dict[int, ResourceVector] = {}
+    lacking: list[str] = []
+    for name in sorted(amounts):
+        if name not in known:
+            continue
+        wanted, step = amounts[name], cpu_step if name == names.RESOURCE_CPU else 1
+        order = sorted(nodes, key=lambda node: (available.get(node, {}).get(name, 0), node))
+        for index, node in enumerate(order):
+            part = min(available.get(node, {}).get(name, 0), wanted // (len(order) - index)) // step * step
+            if part > 0:
+                shares.setdefault(node, {})[name] = part
+                wanted -= part
+        if wanted > 0:
+            lacking.append(f"Insufficient NUMA {name}")
+    return dict(sorted(shares.items())), tuple(lacking)
 
 
 def _available(facts: Facts, binding: Binding | None, pool: Pool, nodes: Sequence[int]) -> Mapping[int, ResourceVector]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,17 +39,15 @@ _NO_OWNERS: Mapping[str, Iterable[str]] = {}
 _MANY = 64  # rows to be written anew, beyond which they are written before the next event of a node
 
 
+@dataclass(slots=True, eq=False)
 class NodeState:
     """One slot. `version` moves with everything that allocation looks at, and is never the same for two different states."""
 
-    __slots__ = ("facts", "pool", "records", "usage", "version")
-
-    def __init__(self) -> None:
-        self.facts: Facts = NO_FACTS
-        self.records: dict[str, Record] = {}
-        self.usage: Usage | None = None
-        self.pool: Pool | None = None
-        self.version = 0
+    facts: Facts = NO_FACTS
+    records: dict[str, Record] = field(default_factory=dict)
+    usage: Usage | None = None
+    pool: Pool | None = None
+    version: int = 0
 
 
 class NumaColumns(Columns):

@@ -13,6 +13,7 @@ from koord.accounting.resources import ResourceVector, amplify, parse_quantity
 from koord.api import names
 from koord.api.annotations import (
     AnnotationError,
+    KubeletCPUManagerPolicy,
     parse_amplification_ratios,
     parse_kubelet_cpu_manager_policy,
     parse_node_reservation,
@@ -82,17 +83,10 @@ def read_report(topology: NodeResourceTopology) -> Report:
 
     text = annotations.get(names.ANNOTATION_NRT_CPU_TOPOLOGY, "")
     machine = _tolerant(name, lambda: machine_of(text), NO_MACHINE) if text else NO_MACHINE
-    kubelet = read(parse_kubelet_cpu_manager_policy, None)
+    kubelet = read(parse_kubelet_cpu_manager_policy, None) or KubeletCPUManagerPolicy()
     policy = next((_KUBELET_POLICIES[p] for p in topology.topology_policies if p in _KUBELET_POLICIES), Policy.NONE)
-    return Report(
-        machine,
-        _reserved(name, annotations, kubelet.reserved_cpus if kubelet is not None else ""),
-        kubelet.policy if kubelet is not None else "",
-        kubelet.options if kubelet is not None else {},
-        policy,
-        _zones(topology),
-        read(parse_amplification_ratios, None),
-    )
+    reserved, zones = _reserved(name, annotations, kubelet.reserved_cpus), _zones(topology)
+    return Report(machine, reserved, kubelet.policy, kubelet.options, policy, zones, read(parse_amplification_ratios, None))
 
 
 def facts_of(report: Report, node: NodeView) -> Facts:

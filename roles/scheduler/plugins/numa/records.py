@@ -77,10 +77,6 @@ class Usage:
     bound_use: Mapping[int, NodeUse]
     bound: int
 
-    def held_by(self, exclusive: str) -> Held:
-        """CPUs of pods with the same exclusive policy."""
-        return self.held.get(exclusive, NOBODY)
-
 
 def usage_of(facts: Facts, records: Mapping[str, Record], owners: Mapping[str, Iterable[str]]) -> Usage:
     """Sum up. `owners` are pods by the reservation that they use: what they hold inside it counts once."""
@@ -102,16 +98,8 @@ def usage_of(facts: Facts, records: Mapping[str, Record], owners: Mapping[str, I
     allocated = recorded = _summed(facts, records, owners, taken, holdings)
     if any(record.cpus and not record.amounts for record in records.values()):
         recorded = _summed(facts, records, owners, taken, _amounts)
-    return Usage(
-        taken,
-        facts.machine.all & ~facts.reserved & ~taken,
-        held,
-        allocated,
-        recorded,
-        _uses(spans),
-        _uses(bound_spans),
-        1000 * (taken & facts.machine.all).bit_count(),
-    )
+    free, bound = facts.machine.all & ~facts.reserved & ~taken, 1000 * (taken & facts.machine.all).bit_count()
+    return Usage(taken, free, held, allocated, recorded, _uses(spans), _uses(bound_spans), bound)
 
 
 def _uses(spans: Mapping[int, bool]) -> dict[int, NodeUse]:
