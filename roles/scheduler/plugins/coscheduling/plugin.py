@@ -37,7 +37,6 @@ from roles.scheduler.plugins.coscheduling.views import gang_list, one_gang
 from roles.scheduler.plugins.network_topology.manager import NetworkManager
 from roles.scheduler.plugins.network_topology.network import Network, selector_of
 from roles.scheduler.plugins.network_topology.plan import MUST_GATHER
-from roles.scheduler.plugins.network_topology.scoring import closeness
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +231,7 @@ class Coscheduling(
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
         tree = self.network.tree()
-        return closeness(ctx, self.network, tree, selector_of(ctx.pod))[rows] if tree is not None else 0.0
+        return self.network.closeness(ctx, tree, selector_of(ctx.pod))[rows] if tree is not None else 0.0
 
     def score_stamp(self, ctx: CycleContext) -> Any:
         return (self.network.tree(), self.network.version)

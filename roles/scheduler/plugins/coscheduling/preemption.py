@@ -18,7 +18,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.gangs import Rule, VictimGroup, VictimGroups
-from roles.scheduler.framework.steps import Steps, at_once, sorted_in_steps
+from roles.scheduler.framework.steps import Steps, sorted_in_steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.nodecosts import NodeCosts
 from roles.scheduler.plugins.coscheduling.spec import gang_id
@@ -73,12 +73,8 @@ class JobPreemption:
         self._budgets = budgets
         self._without = without
 
-    def plan(self, pods: Sequence[PodInfo], rule: Rule) -> JobPlan:
-        """Room for all the pods."""
-        return at_once(self.planning(pods, rule))
-
     def planning(self, pods: Sequence[PodInfo], rule: Rule) -> Steps[JobPlan]:
-        """As `plan`, in steps."""
+        """Room for all the pods."""
         return self.within_budgets(lambda protected: self._try(pods, rule, protected))
 
     def within_budgets(self, attempt: Callable[[set[str]], Steps[JobPlan]]) -> Steps[JobPlan]:

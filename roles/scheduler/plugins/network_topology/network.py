@@ -13,9 +13,10 @@ from koord.api import names
 from koord.api.objects import ClusterNetworkTopology
 from koord.api.v1alpha1.clusternetworktopology import NODE_LAYER, ROOT_LAYER
 from roles.scheduler.cluster.cluster import Cluster
-from roles.scheduler.cluster.columns import Columns
+from roles.scheduler.cluster.columns import Columns, Vector
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.plugins.network_topology.tree import Layer, Tree, TreeError, layers_of
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.plugins.network_topology.tree import Layer, Place, Tree, TreeError, layers_of
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +89,7 @@ class Network(Columns):
             self.changed()
             return
         self.problem = ""
-        shown = [(layer.name, layer.labels) for layer in layers]
-        if shown != [(layer.name, layer.labels) for layer in self._layers]:
+        if layers != self._layers:
             self._layers, self._built_at = layers, -1
         self.changed()
 
@@ -124,3 +124,24 @@ class Network(Columns):
             nodes = sorted((row.name, row.view.labels) for row in self.cluster.rows() if row.view is not None and row.view.labels.get(key))
             tree = self._domains[key] = Tree((Layer(NODE_LAYER), Layer(key, (key,)), Layer(ROOT_LAYER)), nodes)
         return tree
+
+    def closeness(self, ctx: CycleContext, tree: Tree, kind: str) -> Vector:
+        """How close nodes are to pods of a kind (SCH-NT-03): 0..100 by slot, 100 for the first: nodes with most of them, there and then in
+        each place above; then those under places with fewer candidates; then by name. Nodes outside the tree get 0."""
+        cluster = ctx.cluster
+        leaves = [(cluster.slot_of(name), leaf) for name, leaf in tree.leaves.items()]
+        candidates = [(slot, leaf) for slot, leaf in leaves if slot >= 0 and ctx.feasible[slot]]
+        by_slot = self.counts(kind)
+        existing = tree.sums([by_slot.get(slot, 0) for slot, _ in leaves]).tolist()
+        slots = tree.sums([int(slot >= 0 and ctx.feasible[slot]) for slot, _ in leaves]).tolist()
+
+        def rank(item: tuple[int, Place]) -> tuple[object, ...]:
+            lineage = list(item[1].lineage())
+            return (tuple(-existing[place.index] for place in lineage), tuple(slots[place.index] for place in lineage), item[1].name)
+
+        candidates.sort(key=rank)
+        result = np.zeros(cluster.capacity)
+        last = max(len(candidates) - 1, 1)
+        for number, (slot, _) in enumerate(candidates):
+            result[slot] = 100 - number * 100 // last
+        return result

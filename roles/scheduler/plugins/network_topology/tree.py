@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,11 @@ class TreeError(ValueError):
     """Layers that make no tree; says which and why."""
 
 
-class Layer:
+class Layer(NamedTuple):
     """A layer and the node labels that tell the place in it; the first that is there and not empty counts."""
 
-    __slots__ = ("labels", "name")
-
-    def __init__(self, name: str, labels: Sequence[str] = ()) -> None:
-        self.name = name
-        self.labels = tuple(labels)
+    name: str
+    labels: tuple[str, ...] = ()
 
     def place_of(self, labels: Mapping[str, str]) -> str:
         """The place of a node, "" when its labels do not tell."""
@@ -48,7 +45,7 @@ def layers_of(entries: Iterable[NetworkTopologySpec]) -> tuple[Layer, ...]:
     while name in by_name:
         entry = by_name.pop(name)
         if name != ROOT_LAYER:
-            found.append(Layer(name, entry.label_key or ()))
+            found.append(Layer(name, tuple(entry.label_key or ())))
         name = entry.parent_topology_layer or ""
     if name not in ("", ROOT_LAYER):
         raise TreeError(f"parentTopologyLayer {name} of layer {found[-1].name} is no layer of its own, or is part of a circle")

@@ -17,6 +17,7 @@ from koord.kube.errors import NotFound
 from roles.scheduler import testing
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.cycle import Cycle
+from roles.scheduler.framework.steps import at_once
 from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, job_rule
 from tests.support import patience
@@ -247,7 +248,7 @@ class Case:
         self.preemption = JobPreemption(self.cycle, self.world.state, self.budgets, "")
 
     def plan(self, job: list[PodInfo]) -> JobPlan:
-        return self.preemption.plan(job, job_rule("test", job))
+        return at_once(self.preemption.planning(job, job_rule("test", job)))
 
     def job(self, *cpus: int) -> list[PodInfo]:
         return [self.world.parser.parse(testing.pod(cpu=str(cpu), memory="1Mi", priority=100)) for cpu in cpus]
