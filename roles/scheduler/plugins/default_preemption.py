@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -109,11 +109,8 @@ class DefaultPreemption(PostFilter):
         for other in ctx.cluster.row(slot).pods.values() if slot >= 0 else ():
             if other.priority < ctx.pod.priority and other.deleting and was_preempted(other) and not evictions.overdue(other.uid):
                 return "not eligible due to a terminating pod on the nominated node."
-        return "not eligible due to claims on the nominated node that are being given back." if self._held(ctx, slot) else ""
-
-    @staticmethod
-    def _held(ctx: CycleContext, slot: int) -> bool:
-        return slot >= 0 and ctx.state.evictions.unreleased(slot, ctx.now)
+        held = slot >= 0 and evictions.unreleased(slot, ctx.now)
+        return "not eligible due to claims on the nominated node that are being given back." if held else ""
 
     def nominated_slot(self, ctx: CycleContext, failure: FitFailure) -> int:
         """The node that the pod is nominated to; -1 for none, and for one that is of no use any more, whoever leaves it."""
@@ -233,21 +230,16 @@ class DefaultPreemption(PostFilter):
         best: PreemptionCost | None,
     ) -> Candidate | bool | None:  # fmt: skip
         """The candidate on a node, None for none; True for one that could not beat the best one."""
-        groups = self._victim_groups(ctx, slot, victim_groups, reasons)
-        if not groups:
-            return None
-        shortfall = Shortfall(ctx.cluster, slot, groups, lacking)
-        if best is not None and not _some_leave(ctx, groups) and shortfall.hopeless(best):
-            return True
-        return self._try(ctx, failure, slot, shortfall, reasons)
-
-    def _victim_groups(self, ctx: CycleContext, slot: int, victim_groups: VictimGroups, reasons: Counter[str]) -> list[VictimGroup]:
-        """Who may go from a node, the most important first."""
         pods = (pod for pod in ctx.cluster.row(slot).pods.values() if not pod.reservation)  # what is reserved stays reserved
         groups = victim_groups.groups(pod for pod in pods if victim_groups.may_go(pod))
         if not groups:
             reasons[_NO_VICTIMS] += 1
-        return groups
+            return None
+        shortfall = Shortfall(ctx.cluster, slot, groups, lacking)
+        some_leave = any(ctx.state.leaving(pod) for group in groups for pod in group.pods)
+        if best is not None and not some_leave and shortfall.hopeless(best):
+            return True
+        return self._try(ctx, failure, slot, shortfall, reasons)
 
     def _try(self, ctx: CycleContext, failure: FitFailure, slot: int, shortfall: Shortfall, reasons: Counter[str]) -> Candidate | None:
         """The least important go one after another until the pod fits; of those, who can comes back, the important ones first.
@@ -315,10 +307,6 @@ class _Removal(NamedTuple):
         victims.sort(key=importance)
         leaving = self.leaving.intersection(pod.uid for pod in victims)
         return Candidate(node, tuple(victims), sum(pod.uid in self.violating for pod in victims), leaving)
-
-
-def _some_leave(ctx: CycleContext, groups: Iterable[VictimGroup]) -> bool:
-    return any(ctx.state.leaving(pod) for group in groups for pod in group.pods)
 
 
 def was_preempted(pod: PodInfo) -> bool:

@@ -298,13 +298,10 @@ class _FitTally(Tally):
         self._weights: dict[PodShape, tuple[float, ...]] = {}
 
     def weigh(self, slot: int, pod: PodInfo) -> tuple[float, ...]:
-        return self.brought(pod.shape)
-
-    def brought(self, shape: PodShape) -> tuple[float, ...]:
-        known = self._weights.get(shape)
+        known = self._weights.get(pod.shape)
         if known is None:
-            amounts = dict(shape.requests)
-            known = self._weights[shape] = (1.0, *(amounts.get(resource, 0.0) for resource, _ in self._wanted))
+            amounts = dict(pod.shape.requests)
+            known = self._weights[pod.shape] = (1.0, *(amounts.get(resource, 0.0) for resource, _ in self._wanted))
         return known
 
     def passes(self, slots: NDArray[np.intp], freed: Vector) -> NDArray[np.bool_]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from koord.accounting.resources import parse_quantity
 from koord.api.objects import NodeMetric
@@ -14,14 +15,11 @@ DEFAULT_REPORT_INTERVAL = 60.0
 Usage = tuple[float, ...]
 
 
-class PodUsage:
+class PodUsage(NamedTuple):
     """Reported usage of a pod, and whether it was reported as koord-prod."""
 
-    __slots__ = ("prod", "usage")
-
-    def __init__(self, usage: Usage, prod: bool) -> None:
-        self.usage = usage
-        self.prod = prod
+    usage: Usage
+    prod: bool
 
 
 class Metric:
