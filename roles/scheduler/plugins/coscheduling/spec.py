@@ -7,13 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from koord.api import annotations as api
 from koord.api import names
-from koord.api.annotations import (
-    AnnotationError,
-    NetworkTopologyGatherSpec,
-    parse_gang_groups,
-    parse_gang_network_topology_spec,
-)
 from koord.api.gangs import gang_id as gang_id_of
 from koord.api.gangs import gang_name as gang_name_of
 from koord.api.objects import PodGroup
@@ -56,7 +51,7 @@ class GangSpec:
     match_policy: str
     wait_time: float
     groups: tuple[str, ...]
-    topology: NetworkTopologyGatherSpec | None
+    topology: api.NetworkTopologyGatherSpec | None
     created: str
     origin: str
     problems: tuple[str, ...] = ()
@@ -200,8 +195,8 @@ def _wait_time(annotations: Mapping[str, str], defaults: Defaults, problems: lis
 
 def _groups(own: str, annotations: Mapping[str, str], problems: list[str]) -> tuple[str, ...]:
     try:
-        found = parse_gang_groups(annotations)
-    except AnnotationError as error:
+        found = api.parse_gang_groups(annotations)
+    except api.AnnotationError as error:
         problems.append(f"{error}: the gang is scheduled without its group")
         return (own,)
     if not found:
@@ -211,9 +206,9 @@ def _groups(own: str, annotations: Mapping[str, str], problems: list[str]) -> tu
     return tuple(dict.fromkeys(found))
 
 
-def _topology(annotations: Mapping[str, str], problems: list[str]) -> NetworkTopologyGatherSpec | None:
+def _topology(annotations: Mapping[str, str], problems: list[str]) -> api.NetworkTopologyGatherSpec | None:
     try:
-        return parse_gang_network_topology_spec(annotations)
-    except AnnotationError as error:
+        return api.parse_gang_network_topology_spec(annotations)
+    except api.AnnotationError as error:
         problems.append(f"{error}: the gang is placed without regard to the network")
         return None

@@ -6,15 +6,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from koord.api import annotations as api
 from koord.api import names
-from koord.api.annotations import (
-    DEVICE_SCOPE_RANK,
-    AnnotationError,
-    DeviceHint,
-    parse_device_hints,
-    parse_device_joint_allocate,
-    parse_gpu_partition_spec,
-)
 from koord.api.quantity import parse_value
 from koord.api.selectors import Selector, SelectorError, from_label_selector
 from roles.scheduler.cluster.podinfo import PodShape
@@ -28,7 +21,7 @@ SAME_PCIE: Final = "SamePCIe"
 RESTRICTED: Final = "Restricted"
 BEST_EFFORT: Final = "BestEffort"
 
-SCOPE_DEVICE, SCOPE_PCIE, SCOPE_NODE = (DEVICE_SCOPE_RANK[name] for name in ("Device", "PCIe", "Node"))
+SCOPE_DEVICE, SCOPE_PCIE, SCOPE_NODE = (api.DEVICE_SCOPE_RANK[name] for name in ("Device", "PCIe", "Node"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +92,10 @@ def request_of(shape: PodShape) -> DeviceRequest | None:
         return None
     annotations = shape.annotations
     try:
-        hints = {kind: _hint(kind, hint) for kind, hint in (parse_device_hints(annotations) or {}).items()}
+        hints = {kind: _hint(kind, hint) for kind, hint in (api.parse_device_hints(annotations) or {}).items()}
         partition = _partition(annotations)
-        joint = parse_device_joint_allocate(annotations)
-    except AnnotationError as error:
+        joint = api.parse_device_joint_allocate(annotations)
+    except api.AnnotationError as error:
         raise InvalidRequest(str(error)) from error
     requested = {item.type for item in wanted}
     hints = {kind: hint for kind, hint in hints.items() if kind in requested}
@@ -126,7 +119,7 @@ def _bad(key: str, where: str, value: str, accepted: str) -> InvalidRequest:
     return InvalidRequest(f"annotation {key}: {where} {value!r} is not known; accepted: {accepted}")
 
 
-def _hint(kind: str, hint: DeviceHint) -> tuple[Hint, str, str]:
+def _hint(kind: str, hint: api.DeviceHint) -> tuple[Hint, str, str]:
     """The compiled hint with its strategy and exclusive policy."""
     key = names.ANNOTATION_DEVICE_ALLOCATE_HINT
     try:
@@ -139,10 +132,10 @@ def _hint(kind: str, hint: DeviceHint) -> tuple[Hint, str, str]:
         raise _bad(key, f"{kind}.allocateStrategy", strategy, f"{APPLY_FOR_ALL}, {REQUESTS_AS_COUNT}")
     if exclusive not in ("", DEVICE_LEVEL, PCIE_LEVEL):
         raise _bad(key, f"{kind}.exclusivePolicy", exclusive, f"{DEVICE_LEVEL}, {PCIE_LEVEL}")
-    if scope and scope not in DEVICE_SCOPE_RANK:
-        raise _bad(key, f"{kind}.requiredTopologyScope", scope, ", ".join(DEVICE_SCOPE_RANK))
+    if scope and scope not in api.DEVICE_SCOPE_RANK:
+        raise _bad(key, f"{kind}.requiredTopologyScope", scope, ", ".join(api.DEVICE_SCOPE_RANK))
     for_all = strategy == APPLY_FOR_ALL and kind != GPU
-    compiled = Hint(selector, functions, DEVICE_SCOPE_RANK.get(scope, 0), for_all, exclusive == PCIE_LEVEL)
+    compiled = Hint(selector, functions, api.DEVICE_SCOPE_RANK.get(scope, 0), for_all, exclusive == PCIE_LEVEL)
     return compiled, strategy, exclusive
 
 
@@ -155,7 +148,7 @@ def _with_strategy(wanted: Wanted, strategy: str, exclusive: str) -> Wanted:
 
 
 def _partition(annotations: Mapping[str, str]) -> PartitionSpec | None:
-    spec = parse_gpu_partition_spec(annotations)
+    spec = api.parse_gpu_partition_spec(annotations)
     if spec is None:
         return None
     if spec.allocate_policy not in ("", RESTRICTED, BEST_EFFORT):

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from koord.api.objects_resource import (
-    DeviceClass,
-    DeviceConstraint,
-    DeviceRequest,
-    DeviceSelector,
-    DeviceSubRequest,
-    DeviceTaint,
-    DeviceToleration,
-    ResourceClaimSpec,
-)
+from koord.api import objects_resource as api
 from koord.api.quantity import QuantityError
 from roles.scheduler.plugins.dynamic_resources.amounts import Amounts, amount
 from roles.scheduler.plugins.dynamic_resources.devices import DeviceKind, SelectorError
@@ -36,7 +27,7 @@ class Ask(NamedTuple):
     selectors: tuple[tuple[str, str], ...]  # (where it stands, expression)
     number: int
     admin: bool
-    tolerations: tuple[DeviceToleration, ...]
+    tolerations: tuple[api.DeviceToleration, ...]
     capacity: Amounts
 
     def wants(self, kind: DeviceKind) -> bool:
@@ -49,12 +40,12 @@ class Ask(NamedTuple):
                 raise RequestError(f"{where}: {error}") from None
         return True
 
-    def bears(self, taints: tuple[DeviceTaint, ...]) -> bool:
+    def bears(self, taints: tuple[api.DeviceTaint, ...]) -> bool:
         """Whether all taints that keep claims off are tolerated."""
         return all(any(_bears(one, taint) for one in self.tolerations) for taint in taints)
 
 
-def _bears(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
+def _bears(toleration: api.DeviceToleration, taint: api.DeviceTaint) -> bool:
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
@@ -69,12 +60,12 @@ class Wanted(NamedTuple):
     takes at least, of those that nobody uses; `spec` is what it was made of."""
 
     requests: tuple[tuple[Ask, ...], ...]
-    constraints: tuple[DeviceConstraint, ...]
+    constraints: tuple[api.DeviceConstraint, ...]
     least: int
-    spec: ResourceClaimSpec
+    spec: api.ResourceClaimSpec
 
 
-def compiled(spec: ResourceClaimSpec, classes: Mapping[str, DeviceClass]) -> Wanted:
+def compiled(spec: api.ResourceClaimSpec, classes: Mapping[str, api.DeviceClass]) -> Wanted:
     """A claim's specification with the classes that it names. Raises RequestError."""
     requests = tuple(_alternatives(request, classes) for request in spec.devices.requests)
     least = sum(min((_least(ask) for ask in alternatives), default=0) for alternatives in requests)
@@ -88,7 +79,7 @@ def _least(ask: Ask) -> int:
     return 0 if ask.admin else ask.number
 
 
-def _alternatives(request: DeviceRequest, classes: Mapping[str, DeviceClass]) -> tuple[Ask, ...]:
+def _alternatives(request: api.DeviceRequest, classes: Mapping[str, api.DeviceClass]) -> tuple[Ask, ...]:
     if request.exactly is not None:
         return (_ask(request.exactly, request.name, request.name, classes),)
     if not request.first_available:
@@ -96,7 +87,7 @@ def _alternatives(request: DeviceRequest, classes: Mapping[str, DeviceClass]) ->
     return tuple(_ask(sub, f"{request.name}/{sub.name}", request.name, classes) for sub in request.first_available)
 
 
-def _ask(wanted: DeviceSubRequest, label: str, request: str, classes: Mapping[str, DeviceClass]) -> Ask:
+def _ask(wanted: api.DeviceSubRequest, label: str, request: str, classes: Mapping[str, api.DeviceClass]) -> Ask:
     where = f"request {label}"
     found = classes.get(wanted.device_class_name)
     if found is None:
@@ -114,7 +105,7 @@ def _ask(wanted: DeviceSubRequest, label: str, request: str, classes: Mapping[st
     return Ask(label, request, wanted.device_class_name, (*shared, *own), count, bool(wanted.admin_access), wanted.tolerations, capacity)
 
 
-def _expressions(selectors: tuple[DeviceSelector, ...], where: str) -> tuple[tuple[str, str], ...]:
+def _expressions(selectors: tuple[api.DeviceSelector, ...], where: str) -> tuple[tuple[str, str], ...]:
     found = []
     for number, selector in enumerate(selectors):
         if selector.cel is None:

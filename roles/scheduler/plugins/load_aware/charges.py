@@ -6,12 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from koord.accounting.estimate import estimate_resource
-from koord.api.annotations import (
-    AnnotationError,
-    estimated_seconds_after_initialized,
-    estimated_seconds_after_pod_scheduled,
-    parse_estimated_scaling_factors,
-)
+from koord.api import annotations as api
 from koord.api.objects import Pod
 from koord.api.priority import PriorityClass, translate_resource_name
 from koord.api.times import parse_time
@@ -57,17 +52,17 @@ class Estimator:
         if not self._custom:
             return None
         try:
-            return parse_estimated_scaling_factors(shape.annotations)
-        except AnnotationError:
+            return api.parse_estimated_scaling_factors(shape.annotations)
+        except api.AnnotationError:
             return None  # by contract as if it were absent
 
     def windows(self, shape: PodShape) -> tuple[int, int]:
         """(seconds after scheduling, seconds after initialization) in which the estimate counts whatever is reported; 0 is off."""
         scheduled, initialized = self._scheduled, self._initialized
         if self._custom:
-            own = estimated_seconds_after_pod_scheduled(shape.annotations)
+            own = api.estimated_seconds_after_pod_scheduled(shape.annotations)
             scheduled = own if own >= 0 else scheduled
-            own = estimated_seconds_after_initialized(shape.annotations)
+            own = api.estimated_seconds_after_initialized(shape.annotations)
             initialized = own if own >= 0 else initialized
         return scheduled, initialized
 

@@ -10,16 +10,8 @@ from typing import TypeVar
 
 from koord.accounting.cpuset import EMPTY, CPUSet, CPUSetError
 from koord.accounting.resources import ResourceVector, amplify, parse_quantity
+from koord.api import annotations as api
 from koord.api import names
-from koord.api.annotations import (
-    AnnotationError,
-    KubeletCPUManagerPolicy,
-    parse_amplification_ratios,
-    parse_kubelet_cpu_manager_policy,
-    parse_node_reservation,
-    parse_pod_cpu_allocs,
-    parse_system_qos_resource,
-)
 from koord.api.labels import effective_cpu_bind_policy, numa_topology_policy
 from koord.api.objects import NodeResourceTopology
 from roles.scheduler.cluster.nodeview import NodeView
@@ -83,10 +75,10 @@ def read_report(topology: NodeResourceTopology) -> Report:
 
     text = annotations.get(names.ANNOTATION_NRT_CPU_TOPOLOGY, "")
     machine = _tolerant(name, lambda: machine_of(text), NO_MACHINE) if text else NO_MACHINE
-    kubelet = read(parse_kubelet_cpu_manager_policy, None) or KubeletCPUManagerPolicy()
+    kubelet = read(api.parse_kubelet_cpu_manager_policy, None) or api.KubeletCPUManagerPolicy()
     policy = next((_KUBELET_POLICIES[p] for p in topology.topology_policies if p in _KUBELET_POLICIES), Policy.NONE)
     reserved, zones = _reserved(name, annotations, kubelet.reserved_cpus), _zones(topology)
-    return Report(machine, reserved, kubelet.policy, kubelet.options, policy, zones, read(parse_amplification_ratios, None))
+    return Report(machine, reserved, kubelet.policy, kubelet.options, policy, zones, read(api.parse_amplification_ratios, None))
 
 
 def facts_of(report: Report, node: NodeView) -> Facts:
@@ -97,8 +89,8 @@ def facts_of(report: Report, node: NodeView) -> Facts:
     broken = False
     if ratios is None:
         try:
-            ratios = _sane(parse_amplification_ratios(annotations) or {})
-        except AnnotationError as error:
+            ratios = _sane(api.parse_amplification_ratios(annotations) or {})
+        except api.AnnotationError as error:
             log.warning("node %s: %s", node.name, error)
             ratios, broken = {}, True
     amplified = report.ratios is not None  # the reported zones have the ratios in them
@@ -136,7 +128,7 @@ def _tolerant(name: str, read: Callable[[], T], default: T) -> T:
 def _sane(ratios: Mapping[str, float]) -> Mapping[str, float]:
     for name, ratio in ratios.items():
         if not math.isfinite(ratio):
-            raise AnnotationError(names.ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO, f"{name}: {ratio} is no ratio")
+            raise api.AnnotationError(names.ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO, f"{name}: {ratio} is no ratio")
     return ratios
 
 
@@ -146,8 +138,8 @@ def _cpus(name: str, text: str) -> CPUSet:
 
 def _reserved(name: str, annotations: Mapping[str, str], kubelet: str) -> int:
     """CPUs that are not handed out: the kubelet's own, those of pods that it pinned, the node reservation's, the system tier's."""
-    allocs = _tolerant(name, lambda: parse_pod_cpu_allocs(annotations), None) or ()
-    system = _tolerant(name, lambda: parse_system_qos_resource(annotations), None)
+    allocs = _tolerant(name, lambda: api.parse_pod_cpu_allocs(annotations), None) or ()
+    system = _tolerant(name, lambda: api.parse_system_qos_resource(annotations), None)
     cpus = _cpus(name, kubelet) | CPUSet.from_mask(_node_reserved(name, annotations))
     for alloc in allocs:
         if alloc.managed_by_kubelet and alloc.uid and alloc.cpuset:
@@ -161,7 +153,7 @@ def _node_reserved(name: str, annotations: Mapping[str, str]) -> int:
     if names.ANNOTATION_NODE_RESERVATION not in annotations:
         return 0
     try:
-        reservation = parse_node_reservation(annotations)
+        reservation = api.parse_node_reservation(annotations)
         return CPUSet.parse(reservation.reserved_cpus).mask if reservation is not None else 0
     except (ValueError, CPUSetError) as error:
         log.warning("node %s: %s; it is ignored", name, error)

@@ -7,14 +7,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from koord.accounting.resources import ResourceVector, parse
+from koord.api import annotations as api
 from koord.api import names
-from koord.api.annotations import (
-    node_reservation_resources,
-    parse_node_reservation,
-    parse_reservation_owners,
-    parse_reservation_resize_allocatable,
-    parse_reservation_restricted_options,
-)
 from koord.api.deprecated import rewrite_resource_list
 from koord.api.labels import reservation_order
 from koord.api.objects import Pod, Reservation, ReservationOwner
@@ -134,7 +128,7 @@ def of_pod(pod: Pod, requested: ResourceVector) -> Terms:
     problems: list[str] = []
     order, deleting = reservation_order(meta.labels), meta.deletion_timestamp is not None
     terms = Terms("Pod", meta.name, meta.namespace, meta.uid, meta.labels, order, deleting, ttl=0.0)
-    terms.owners = _read(lambda: parse_reservation_owners(meta.annotations) or (), (), problems)
+    terms.owners = _read(lambda: api.parse_reservation_owners(meta.annotations) or (), (), problems)
     if not terms.owners and not problems:
         problems.append(f"annotation {names.ANNOTATION_RESERVATION_OWNERS} names no owner")
     terms.allocatable = requested
@@ -149,7 +143,7 @@ def of_pod(pod: Pod, requested: ResourceVector) -> Terms:
 
 def resized(annotations: Mapping[str, str], requested: ResourceVector, problems: list[str]) -> ResourceVector:
     """What the template asks for, overlaid by the annotation `reservation-resize-allocatable`."""
-    overlay = _read(lambda: parse(dict(parse_reservation_resize_allocatable(annotations) or {})), None, problems)
+    overlay = _read(lambda: parse(dict(api.parse_reservation_resize_allocatable(annotations) or {})), None, problems)
     return {**requested, **overlay} if overlay else requested
 
 
@@ -163,7 +157,7 @@ def _allocatable(reservation: Reservation, requested: ResourceVector, problems: 
 
 
 def _restricted(annotations: Mapping[str, str], allocatable: ResourceVector, problems: list[str]) -> frozenset[str]:
-    wanted = _read(lambda: parse_reservation_restricted_options(annotations), None, problems)
+    wanted = _read(lambda: api.parse_reservation_restricted_options(annotations), None, problems)
     return frozenset(wanted or ()) & allocatable.keys() or frozenset(allocatable)
 
 
@@ -171,8 +165,8 @@ def _inner(annotations: Mapping[str, str], problems: list[str]) -> ResourceVecto
     """What the reservation keeps back for itself."""
 
     def amounts() -> ResourceVector:
-        kept = parse_node_reservation(annotations)
-        return parse(node_reservation_resources(kept)) if kept is not None else {}
+        kept = api.parse_node_reservation(annotations)
+        return parse(api.node_reservation_resources(kept)) if kept is not None else {}
 
     nothing: ResourceVector = {}
     return {name: amount for name, amount in _read(amounts, nothing, problems).items() if amount > 0}

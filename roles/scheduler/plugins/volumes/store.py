@@ -8,16 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from koord.api import kinds
-from koord.api.objects import (
-    CSIDriver,
-    CSINode,
-    CSIStorageCapacity,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    StorageClass,
-    Volume,
-    VolumeAttachment,
-)
+from koord.api import objects as api
 from roles.scheduler.cluster.changes import PODS
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns
@@ -76,7 +67,7 @@ def claim_keys(pod: PodInfo) -> tuple[str, ...]:
     )
 
 
-def bound(claim: PersistentVolumeClaim) -> bool:
+def bound(claim: api.PersistentVolumeClaim) -> bool:
     """Whether the volume controller has bound a claim; one that only names a volume may never get it."""
     return bool(claim.spec.volume_name) and _BIND_COMPLETED in claim.metadata.annotations
 
@@ -93,7 +84,7 @@ def _content(obj: Any) -> tuple[Any, ...]:
     return (meta.uid, meta.labels, meta.owner_references, meta.deletion_timestamp is None, told, rest)
 
 
-def _disks(volume: Volume) -> list[Use]:
+def _disks(volume: api.Volume) -> list[Use]:
     if volume.gce_persistent_disk is not None:
         return [Use(("gce", volume.gce_persistent_disk.pd_name), volume.gce_persistent_disk.read_only)]
     if volume.aws_elastic_block_store is not None:
@@ -120,13 +111,13 @@ class VolumeColumns(Columns):
     """`version` moves when a storage object or an assumption changes, `users` when a pod with claims comes or goes."""
 
     def __init__(self) -> None:
-        self.claims: dict[str, PersistentVolumeClaim] = {}
+        self.claims: dict[str, api.PersistentVolumeClaim] = {}
         self._naming: dict[str, Counter[str]] = {}  # volume name -> keys of the claims that name it
-        self.volumes: dict[str, PersistentVolume] = {}
-        self.classes: dict[str, StorageClass] = {}
-        self.drivers: dict[str, CSIDriver] = {}
-        self.nodes: dict[str, CSINode] = {}
-        self.capacities: dict[str, CSIStorageCapacity] = {}
+        self.volumes: dict[str, api.PersistentVolume] = {}
+        self.classes: dict[str, api.StorageClass] = {}
+        self.drivers: dict[str, api.CSIDriver] = {}
+        self.nodes: dict[str, api.CSINode] = {}
+        self.capacities: dict[str, api.CSIStorageCapacity] = {}
         self.assumed_volumes: dict[str, str] = {}  # volume name -> key of the claim that is to get it
         self.assumed_nodes: dict[str, str] = {}  # claim key -> node for which it is to be provisioned
         self._holders: dict[str, set[str]] = {}  # claim key -> UIDs of the pods that are to get one of these, of all profiles
@@ -150,17 +141,17 @@ class VolumeColumns(Columns):
     def feeds(self) -> Sequence[Feed]:
         """Everything that must be observed; the same bound methods for each plugin, so that each kind is told once."""
         return (
-            Feed(kinds.PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim, self.claim_set),
-            Feed(kinds.PERSISTENTVOLUMES, PersistentVolume, self.volume_set),
-            Feed(kinds.STORAGECLASSES, StorageClass, self.class_set),
-            Feed(kinds.CSIDRIVERS, CSIDriver, self.driver_set),
-            Feed(kinds.CSINODES, CSINode, self.node_object_set),
-            Feed(kinds.CSISTORAGECAPACITIES, CSIStorageCapacity, self.capacity_set),
+            Feed(kinds.PERSISTENTVOLUMECLAIMS, api.PersistentVolumeClaim, self.claim_set),
+            Feed(kinds.PERSISTENTVOLUMES, api.PersistentVolume, self.volume_set),
+            Feed(kinds.STORAGECLASSES, api.StorageClass, self.class_set),
+            Feed(kinds.CSIDRIVERS, api.CSIDriver, self.driver_set),
+            Feed(kinds.CSINODES, api.CSINode, self.node_object_set),
+            Feed(kinds.CSISTORAGECAPACITIES, api.CSIStorageCapacity, self.capacity_set),
         )
 
     def attachments(self) -> Feed:
         """What only those must observe who count the volumes of nodes."""
-        return Feed(kinds.VOLUMEATTACHMENTS, VolumeAttachment, self.attachment_set)
+        return Feed(kinds.VOLUMEATTACHMENTS, api.VolumeAttachment, self.attachment_set)
 
     def claim_set(self, old: Any, new: Any) -> bool:
         """A claim appeared, changed or went; whether that changes anything that is looked at, as for the other kinds."""
@@ -243,16 +234,16 @@ class VolumeColumns(Columns):
         for node in self._shown_on.get(name, ()):
             self._attached.pop(self.cluster.slot_of(node), None)
 
-    def class_of(self, claim: PersistentVolumeClaim) -> str:
+    def class_of(self, claim: api.PersistentVolumeClaim) -> str:
         """Name of the claim's storage class, "" for none."""
         return claim.metadata.annotations.get(_CLASS_ANNOTATION) or claim.spec.storage_class_name or ""
 
-    def waits(self, claim: PersistentVolumeClaim) -> bool:
+    def waits(self, claim: api.PersistentVolumeClaim) -> bool:
         """Whether the claim is bound only when a pod that uses it was placed."""
         found = self.classes.get(self.class_of(claim))
         return found is not None and found.volume_binding_mode == "WaitForFirstConsumer"
 
-    def selected_node(self, claim: PersistentVolumeClaim, key: str) -> str:
+    def selected_node(self, claim: api.PersistentVolumeClaim, key: str) -> str:
         """The node for which the claim, "namespace/name", is being provisioned, "" for none."""
         return self.assumed_nodes.get(key) or claim.metadata.annotations.get(SELECTED_NODE, "")
 
