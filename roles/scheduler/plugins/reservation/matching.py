@@ -42,7 +42,7 @@ class Matcher:
             for uid, held in one.users.items():
                 if (narrowed is None or uid in narrowed) and self.usable(ctx, affinity, held):
                     rows[held.slot] = (*rows.get(held.slot, ()), held.shown())
-        return {slot: tuple(sorted(found, key=_by_name)) if len(found) > 1 else found for slot, found in rows.items()}
+        return {slot: _by_name(found) if len(found) > 1 else found for slot, found in rows.items()}
 
     def row(self, ctx: CycleContext, slot: int) -> tuple[RestoredReservation, ...]:
         """Usable reservations of one slot."""
@@ -54,7 +54,7 @@ class Matcher:
             return ()
         numbers = {found.number for found in self._ledger.owners.match(ctx.pod)}
         usable = (held for held in here if held.owner_key is not None and held.owner_key.number in numbers)
-        return tuple(sorted((held.shown() for held in usable if self.usable(ctx, affinity, held)), key=_by_name))
+        return _by_name(held.shown() for held in usable if self.usable(ctx, affinity, held))
 
     def usable(self, ctx: CycleContext, affinity: ReservationAffinity, held: Held) -> bool:
         """Whether a pod of its owners may use a reservation."""
@@ -73,11 +73,8 @@ class Matcher:
         return objection(affinity, amounts, held.terms, labels)
 
     def _ignored(self, slot: int) -> tuple[RestoredReservation, ...]:
-        return tuple(
-            sorted(
-                (held.shown(ignored=True) for held in self._ledger.here(slot) if held.matchable and self._cluster.alive[slot]), key=_by_name
-            )
-        )
+        here = self._ledger.here(slot) if self._cluster.alive[slot] else ()
+        return _by_name(held.shown(ignored=True) for held in here if held.matchable)
 
     def _narrowed(self, affinity: ReservationAffinity) -> Collection[str] | None:
         index = self._ledger.index
@@ -96,8 +93,8 @@ class Matcher:
         return not self._omit and bool((self._cluster.labels.column(key).ids != ABSENT).any())
 
 
-def _by_name(reservation: RestoredReservation) -> str:
-    return reservation.name
+def _by_name(found: Iterable[RestoredReservation]) -> tuple[RestoredReservation, ...]:
+    return tuple(sorted(found, key=lambda reservation: reservation.name))
 
 
 def owned_by(ledger: Ledger, pod: PodInfo) -> Iterable[Held]:

@@ -23,18 +23,10 @@ class ReservationMetrics:
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         registry = registry if registry is not None else CollectorRegistry()
-        self._phase = Listed(
-            "scheduler_reservation_status_phase",
-            "1 for the phase that a Reservation is in, 0 for the others.",
-            ["name", "phase"],
-            registry=registry,
-        )
-        self._resource = Listed(
-            "scheduler_reservation_resource",
-            "allocatable, allocated (cores, Gi or raw) and utilization (ratio) of a Reservation.",
-            ["type", "name", "resource", "unit"],
-            registry=registry,
-        )
+        name, text = "scheduler_reservation_status_phase", "1 for the phase that a Reservation is in, 0 for the others."
+        self._phase = Listed(name, text, ["name", "phase"], registry=registry)
+        name, text = "scheduler_reservation_resource", "allocatable, allocated (cores, Gi or raw) and utilization (ratio) of a Reservation."
+        self._resource = Listed(name, text, ["type", "name", "resource", "unit"], registry=registry)
         self._queries = Counter(
             "scheduler_reservation_selector_index_query", "Lookups in the selector index: hit or miss.", ["result"], registry=registry
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
+from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.framework import interfaces as api
 from roles.scheduler.framework.codes import StatusCodes
 from roles.scheduler.framework.context import ALL_ROWS, BindDraft, CycleContext, Rows
@@ -26,19 +27,19 @@ from roles.scheduler.framework.restoring import DEFAULT, RestoredReservation
 from roles.scheduler.framework.status import SUCCESS, PostFilterResult, Status, unresolvable, unschedulable
 from roles.scheduler.framework.steps import Steps, in_steps
 from roles.scheduler.framework.tally import FIXED, Tally
+from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.node_affinity import selected_rows
 from roles.scheduler.plugins.reservation.affinity import affinity_of
 from roles.scheduler.plugins.reservation.args import ReservationArgs
 from roles.scheduler.plugins.reservation.binding import Writer
 from roles.scheduler.plugins.reservation.diagnosis import Diagnosis
 from roles.scheduler.plugins.reservation.endpoints import node_reservations
+from roles.scheduler.plugins.reservation.fit import BY_ORDER, pick, raw
 from roles.scheduler.plugins.reservation.judging import NONE_FITS, Judge
 from roles.scheduler.plugins.reservation.ledger import Held, Ledger
 from roles.scheduler.plugins.reservation.matching import Matcher
-from roles.scheduler.plugins.reservation.nomination import BY_ORDER, pick, raw
 from roles.scheduler.plugins.reservation.observing import ReservationObserver, offers_anew
 from roles.scheduler.plugins.reservation.preallocation import NO_POD, PreAllocation
-from roles.scheduler.plugins.reservation.preemption import ReservationPreemption
 from roles.scheduler.plugins.reservation.selector_index import SelectorIndex
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class Reservation(
         self.writer = Writer(self.ledger, handle)
         self.pre_allocation = PreAllocation(args.pre_allocation_config, self.ledger, self.judge, self.matcher)
         self.diagnosis = Diagnosis(self.ledger, self.matcher, handle)
-        self.preemption = ReservationPreemption(args, handle) if args.enable_preemption else None
+        self.preemption = _Preemption(args, handle) if args.enable_preemption else None
         self.reads = self.score_reads = NODE | PODS | self.ledger.kind
         self.restore_reads = NODE | PODS | self.ledger.kind  # running pods are what pre-allocation looks at
 
@@ -343,3 +344,18 @@ class Reservation(
 def _may_take_over(pod: PodInfo, event: ClusterEvent) -> bool:
     """A pod on a node is a candidate for those that pre-allocate; for others it only takes room."""
     return names.ANNOTATION_IS_PRE_ALLOCATION in pod.shape.annotations
+
+
+class _Preemption(DefaultPreemption):
+    """The default preemption, for reserve pods too. Reservations themselves are never victims. A victim that uses a reservation gives
+    its share back to that reservation: the ledger follows the pods of the what-if."""
+
+    name = "Reservation"
+    for_reservations: ClassVar[bool] = True
+
+    def __init__(self, args: ReservationArgs, handle: Handle) -> None:
+        limits = DefaultPreemptionArgs(
+            min_candidate_nodes_percentage=args.min_candidate_nodes_percentage,
+            min_candidate_nodes_absolute=args.min_candidate_nodes_absolute,
+        )
+        super().__init__(limits, handle)
