@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from koord.api import names
@@ -241,11 +241,6 @@ class Round:
     places: tuple[tuple[str, int], ...] = ()  # where the plan failed, how many pods each place in the network takes together
     unplanned: bool | None = None  # whether the plan failed, None before one is made
 
-    def draft(self) -> Round:
-        """The round as one decision leaves it. It shares what decisions do not change: pods are tried, and taken from the list, when
-        decisions are carried out."""
-        return replace(self)
-
     def follow(self, plan: dict[str, str]) -> None:
         """From now on only pods of a plan are tried, each on its node."""
         self.plan = plan
@@ -338,24 +333,17 @@ class GangCache(Columns):
 
     def shortage(self, gang: Gang) -> str:
         """Why the group cannot be tried yet, naming the gangs at fault; "" when it can (SCH-GANG-05)."""
-        missing: list[str] = []
-        vague: list[str] = []
-        short: list[str] = []
-        for identity, other in self.group_gangs(gang):
-            if other is None:
-                missing.append(identity)
-            elif other.spec is None:
-                vague.append(identity)
-            elif other.size() < other.spec.min_number:
-                short.append(f"{identity} has {other.size()} of {other.spec.min_number} pods")
-        parts = []
-        if missing:
-            parts.append(f"gang(s) {', '.join(missing)} of the group do not exist")
-        if vague:
-            parts.append(f"gang(s) {', '.join(vague)} have no PodGroup and no pod with a valid minimum")
-        if short:
-            parts.append(f"not enough pods: {', '.join(short)}")
-        return "; ".join(parts)
+        gangs = list(self.group_gangs(gang))
+        missing = [identity for identity, other in gangs if other is None]
+        vague = [identity for identity, other in gangs if other is not None and other.spec is None]
+        sizes = [(other.id, other.size(), other.spec.min_number) for _, other in gangs if other is not None and other.spec is not None]
+        short = [f"{identity} has {size} of {minimum} pods" for identity, size, minimum in sizes if size < minimum]
+        parts = (
+            ("gang(s) {} of the group do not exist", missing),
+            ("gang(s) {} have no PodGroup and no pod with a valid minimum", vague),
+            ("not enough pods: {}", short),
+        )
+        return "; ".join(text.format(", ".join(gangs_at_fault)) for text, gangs_at_fault in parts if gangs_at_fault)
 
     # ---------------------------------------------------------------- PodGroups
 

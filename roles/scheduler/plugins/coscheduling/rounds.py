@@ -5,6 +5,7 @@ One group is tried at a time, its pods back to back. Nobody of a strict group ke
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from koord.decisions.record import Record, Subject, Term
@@ -61,7 +62,7 @@ class Rounds:
         """A pod of a group is being decided: it would begin a round, or be part of the one under way."""
         pod, before = ctx.pod, self._cache.round
         if before is not None and before.group == gang.group.id:
-            draft = before.draft()
+            draft = replace(before)  # what it shares decisions do not change: pods are tried when they are carried out
         else:
             draft = Round(gang.id, gang.group.id, pod.key, self._handle.state.now)
         ctx.drafts[DRAFT] = draft
