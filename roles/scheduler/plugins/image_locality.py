@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -29,26 +30,22 @@ class ImageColumns(Columns):
         self.cluster = cluster
 
     def node_set(self, slot: int, old: NodeView | None, new: NodeView) -> None:
-        before = old.images if old is not None else {}
-        if before == new.images:
-            return
-        self.version += 1
-        for image in before.keys() - new.images.keys():
-            self._drop(image, slot)
-        for image, size in new.images.items():
-            self._holders.setdefault(image, {})[slot] = size
+        self._put(slot, old.images if old is not None else {}, new.images)
 
     def node_removed(self, slot: int, old: NodeView) -> None:
-        if old.images:
-            self.version += 1
-        for image in old.images:
-            self._drop(image, slot)
+        self._put(slot, old.images, {})
 
-    def _drop(self, image: str, slot: int) -> None:
-        holders = self._holders[image]
-        holders.pop(slot, None)
-        if not holders:
-            del self._holders[image]
+    def _put(self, slot: int, before: Mapping[str, int], now: Mapping[str, int]) -> None:
+        if before == now:
+            return
+        self.version += 1
+        for image in before.keys() - now.keys():
+            holders = self._holders[image]
+            holders.pop(slot, None)
+            if not holders:
+                del self._holders[image]
+        for image, size in now.items():
+            self._holders.setdefault(image, {})[slot] = size
 
     def holders(self, image: str) -> dict[int, int]:
         """Size by slot of an image, {} for one that no node holds."""

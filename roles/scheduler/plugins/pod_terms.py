@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.podinfo import UNIQUE_LABELS, PodInfo, PodShape
@@ -15,18 +16,16 @@ _EMPTY = 256  # terms that nobody brings any more and that are kept, for they co
 Place = tuple[str, Pair | None]
 
 
+@dataclass(slots=True, eq=False)
 class Brought:
     """A term with its weight (0 for required ones), and by slot how many pods bring it. `version` names the state: the same one never
     stands for two."""
 
-    __slots__ = ("places", "slots", "term", "version", "weight")
-
-    def __init__(self, term: PodTerm, weight: int, places: list[Place]) -> None:
-        self.term = term
-        self.weight = weight
-        self.places = places
-        self.slots: dict[int, int] = {}
-        self.version = 0
+    term: PodTerm
+    weight: int
+    places: list[Place]
+    slots: dict[int, int] = field(default_factory=dict)
+    version: int = 0
 
 
 class TermIndex:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -31,20 +32,19 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", bound=Hashable)
 
 
+@dataclass(slots=True, eq=False)
 class Group:
     """Pods of one namespace with the same labels, all of them or none on their way out. `pod` stands for them, `edges` are where they are,
     by slot. `counters` are those that count them, of the counters up to the number `seen`."""
 
-    __slots__ = ("counters", "edges", "number", "pod", "seen")
-
-    def __init__(self, pod: PodInfo, number: int) -> None:
-        self.pod = pod
-        self.number = number
-        self.edges: dict[int, int] = {}
-        self.counters: list[Counter] = []
-        self.seen = 0
+    pod: PodInfo
+    number: int
+    edges: dict[int, int] = field(default_factory=dict)
+    counters: list[Counter] = field(default_factory=list)
+    seen: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Counter:
     """How many pods of each slot a selector matches, in the namespaces that it reaches, of the pods on their way out only if `leaving`.
 
@@ -52,18 +52,15 @@ class Counter:
     is not known. `number` grows from counter to counter.
     """
 
-    __slots__ = ("by_slot", "kept", "leaving", "namespace", "number", "pairs", "reaches", "selector", "version")
-
-    def __init__(self, number: int, selector: Selector | None, namespace: str, reaches: Reaches | None, leaving: bool) -> None:
-        self.number = number
-        self.selector = selector
-        self.namespace = namespace
-        self.reaches = reaches
-        self.leaving = leaving
-        self.pairs: tuple[Pair, ...] = ()
-        self.by_slot: Vector = np.zeros(0)
-        self.version = 0
-        self.kept = True
+    number: int
+    selector: Selector | None
+    namespace: str
+    reaches: Reaches | None
+    leaving: bool
+    version: int
+    pairs: tuple[Pair, ...] = ()
+    by_slot: Vector = field(default_factory=lambda: np.zeros(0))
+    kept: bool = True
 
     def matches(self, pod: PodInfo) -> bool:
         """Whether a pod counts."""
@@ -314,8 +311,7 @@ class CountColumns(Columns):
         counter = self._counters.get(key)
         if counter is None:
             self._newest += 1
-            counter = self._counters[key] = Counter(self._newest, selector, namespace, reaches, leaving)
-            counter.version = next(self._versions)
+            counter = self._counters[key] = Counter(self._newest, selector, namespace, reaches, leaving, next(self._versions))
             if self._before is not None:
                 self._before[counter] = next(self._versions)
             self._enter(counter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 from koord import seams
@@ -36,11 +37,9 @@ class NetworkManager:
             if self._handle.may_write():
                 await self.sync()
             await seams.sleep(_REST)
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(_PERIOD):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
             self._wake.clear()
 
     async def sync(self) -> None:
