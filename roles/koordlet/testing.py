@@ -9,6 +9,7 @@ import msgspec
 
 from koord.api.objects import Node, Pod
 from roles.koordlet.actuation.executor import Executor
+from roles.koordlet.actuation.journal import Journal
 from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
@@ -37,7 +38,7 @@ class FakeNode:
         self.slo: dict[str, Any] = {}
         self.now = 1_700_000_000.0
         self._store = MetricStore()
-        self._executor = Executor(self.host, None, clock=lambda: self.now)
+        self._executor = Executor(self.host, Journal(str(base / "journal")), clock=lambda: self.now)
 
     def put(self, resource: str, directory: str, text: str) -> None:
         """What a cgroup file holds; `resource` and `directory` as in a Write. The executor changes only files that are there."""
