@@ -48,6 +48,7 @@ LOOK = 0.1  # seconds between two looks at whether a doubt was answered
 DOUBT_RETRY = 1.0  # seconds between tries while somebody waits for the answer, whatever the pause would be
 CATCH_UP = 1  # seconds that the second watch lasts, by which it is asked
 CATCH_UP_LIMIT = 5.0  # seconds that its answer may take
+UNVERIFIED = (errors.TooManyRequests, errors.ServerError, errors.Unauthorized, errors.Unreachable)  # that the question was not answered
 CATCH_UP_LOOKS = 5  # so often is looked whether the watch itself tells what the answer told
 
 
@@ -415,7 +416,7 @@ class Reflector:
             ended = True
         except TimeoutError:
             pass
-        except errors.TooManyRequests as error:  # says nothing of the watch, and the server would admit no other one
+        except UNVERIFIED as error:  # says nothing of the watch, and no other one would be admitted
             if str(error) != self.error:
                 log.warning("%s: the silent watch cannot be verified: %s; trying again", self.label, error)
             self.error = str(error)

@@ -171,12 +171,14 @@ def test_a_quiet_watch_that_lives_is_left_alone_and_its_picture_stays_young(even
 
 
 @pytest.mark.parametrize(
-    ("code", "lives", "lists", "watches"), [(429, True, 1, 1), (429, False, 1, 2), (410, True, 2, 2)], ids=["lives", "dead", "too old"]
+    ("code", "lives", "lists", "watches"),
+    [(code, lives, 1, 1 if lives else 2) for code in (429, 503, 401, 0) for lives in (True, False)] + [(410, True, 2, 2)],
 )
 def test_a_watch_that_nobody_may_ask_about_just_now_is_left_alone(
     fault_server: Any, eventually: Any, code: int, lives: bool, lists: int, watches: int
 ) -> None:
-    """An API server that throttles admits no new watch; the one that there is goes on. Whether it is dead is seen once one may ask."""
+    """An API server that throttles, or one of several that fails, does not know us or does not answer (0), admits no new watch; the one
+    that there is goes on. Whether it is dead is seen once one may ask."""
 
     async def main() -> None:
         async with fault_server() as (server, client):
@@ -191,7 +193,10 @@ def test_a_watch_that_nobody_may_ask_about_just_now_is_left_alone(
                 if "watch" not in request.query or (code == 410 and asked):
                     return None
                 asked.append(request)
-                return web.Response(status=code, text="not now")
+                if not code:
+                    assert request.transport is not None
+                    request.transport.abort()
+                return web.Response(status=code or 200, text="not now")
 
             server.script = script
             await eventually(lambda: len(asked) >= (1 if code == 410 else 2), 15)
