@@ -142,12 +142,14 @@ class LineFile:
         if not self.path.exists():
             return 0
         with self.path.open("rb+") as file:
-            size = file.seek(0, os.SEEK_END)
-            tail = file.seek(max(0, size - 2**20)), file.read()
-            if tail[1] and not tail[1].endswith(b"\n"):
-                size = tail[0] + tail[1].rfind(b"\n") + 1
-                file.truncate(size)
-        return size
+            size = whole = file.seek(0, os.SEEK_END)
+            begin = size
+            while whole == begin > 0:  # back to the end of the line before, however long this one is
+                begin = file.seek(max(0, whole - 2**20))
+                whole = begin + file.read(whole - begin).rfind(b"\n") + 1
+            if whole < size:
+                file.truncate(whole)
+        return whole
 
     def _old(self, number: int) -> Path:
         return Path(f"{self.path}.{number}{self._suffix}")

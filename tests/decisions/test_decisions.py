@@ -202,6 +202,15 @@ def test_what_a_crash_leaves_of_a_line_is_no_mistake_and_is_cut_off(tmp_path: Pa
     assert [item.subject.name for item in read_records(path)] == ["before", "after"]
 
 
+@pytest.mark.parametrize("before", [[], ["before"], ["a" * 2**20], ["b" * (2**20 - 100), "c"]])
+@pytest.mark.parametrize("torn", [1, 2**20 - 1, 2**20, 2**20 + 1, 3 * 2**20])
+def test_of_a_long_line_that_a_crash_left_nothing_stays(tmp_path: Path, before: list[str], torn: int) -> None:
+    path = tmp_path / "scheduler.jsonl"
+    path.write_bytes(b"".join(encode(record(name)) + b"\n" for name in before) + encode(record("x" * 4 * 2**20))[:torn])
+    FileSink(path).write(record("after"))
+    assert [item.subject.name for item in read_records(path)] == [*before, "after"]
+
+
 class Replayed(ReplayFile):
     role = "test"
 
