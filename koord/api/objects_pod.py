@@ -7,6 +7,7 @@ from msgspec import field
 from koord.api.objects_meta import (
     Condition,
     LabelSelector,
+    LabelSelectorRequirement,
     Object,
     ObjectMeta,
     Projection,
@@ -24,12 +25,8 @@ class Toleration(Projection):
     toleration_seconds: int | None = None
 
 
-class NodeSelectorRequirement(Projection):
+class NodeSelectorRequirement(LabelSelectorRequirement):
     """One expression over node labels or fields; operators In, NotIn, Exists, DoesNotExist, Gt, Lt."""
-
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] = ()
 
 
 class NodeSelectorTerm(Projection):

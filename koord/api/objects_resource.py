@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec import field
 
+from koord.api.objects_cluster import Taint
 from koord.api.objects_meta import Condition, Object, ObjectMeta, Projection, ResourceList
-from koord.api.objects_pod import NodeSelector
+from koord.api.objects_pod import NodeSelector, Toleration
 
 Raw = dict[str, Any]
 
@@ -24,14 +25,8 @@ class DeviceSelector(Projection):
     cel: CELDeviceSelector | None = None
 
 
-class DeviceToleration(Projection):
+class DeviceToleration(Toleration):
     """A taint of devices that a request bears."""
-
-    key: str = ""
-    operator: str = ""
-    value: str = ""
-    effect: str = ""
-    toleration_seconds: int | None = None
 
 
 class CapacityRequirements(Projection):
@@ -222,12 +217,8 @@ class DeviceCapacity(Projection):
     request_policy: CapacityRequestPolicy | None = None
 
 
-class DeviceTaint(Projection):
+class DeviceTaint(Taint):
     """Why a device is not for everybody."""
-
-    key: str = ""
-    value: str = ""
-    effect: str = ""
 
 
 class DeviceTaintSelector(Projection):
