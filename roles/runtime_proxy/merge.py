@@ -11,7 +11,8 @@ from koord.protocols import runtimehook_pb2 as hook
 Resources = cri.LinuxContainerResources | hook.LinuxContainerResources
 
 _POSITIVE = ("cpu_period", "cpu_shares", "memory_limit_in_bytes", "memory_swap_limit_in_bytes")
-_CPUSETS = ("cpuset_cpus", "cpuset_mems")
+CPUSETS = ("cpuset_cpus", "cpuset_mems")
+_INT64 = range(-(1 << 63), 1 << 63)
 _OOM_RANGE = range(-1000, 1001)
 
 
@@ -19,6 +20,12 @@ def copy_resources(source: Resources, target: Resources) -> None:
     """Write `source` over `target`; both messages share field numbers, so the wire form carries even unknown fields."""
     target.Clear()
     target.MergeFromString(source.SerializeToString())
+
+
+def set_resource(target: Resources, name: str, value: Any) -> None:
+    """Take over what somebody's JSON says of a resource; a value of another type, or that no field holds, says nothing."""
+    if isinstance(value, str) if name in CPUSETS else type(value) is int and value in _INT64:
+        setattr(target, name, value)
 
 
 def merge_resources(target: Resources, answer: Resources) -> None:
@@ -30,7 +37,7 @@ def merge_resources(target: Resources, answer: Resources) -> None:
         target.cpu_quota = answer.cpu_quota
     if answer.oom_score_adj in _OOM_RANGE:
         target.oom_score_adj = answer.oom_score_adj
-    for name in _CPUSETS:
+    for name in CPUSETS:
         setattr(target, name, getattr(answer, name))
     for key, value in answer.unified.items():
         target.unified[key] = value
@@ -41,10 +48,10 @@ def update_stored(stored: Resources, request: Resources) -> None:
 
     As `merge_resources`, but empty cpusets and oom_score_adj do not count.
     """
-    oom, cpusets = stored.oom_score_adj, {name: getattr(stored, name) for name in _CPUSETS}
+    oom, cpusets = stored.oom_score_adj, {name: getattr(stored, name) for name in CPUSETS}
     merge_resources(stored, request)
     stored.oom_score_adj = oom
-    for name in _CPUSETS:
+    for name in CPUSETS:
         if not getattr(request, name):
             setattr(stored, name, cpusets[name])
 
@@ -107,7 +114,7 @@ def complete(answer: Any, told: Any) -> None:
     name = "container_resources" if hasattr(answer, "container_resources") else "resources"
     if answer.HasField(name):
         resources, known = getattr(answer, name), getattr(told, name)
-        for field in (*_POSITIVE, "cpu_quota", "oom_score_adj", *_CPUSETS):
+        for field in (*_POSITIVE, "cpu_quota", "oom_score_adj", *CPUSETS):
             if not getattr(resources, field):
                 setattr(resources, field, getattr(known, field))
     if name == "container_resources" and answer.container_envs:

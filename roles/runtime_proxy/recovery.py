@@ -13,10 +13,9 @@ import orjson
 
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
-from roles.runtime_proxy.merge import Resources, copy_resources
+from roles.runtime_proxy.merge import CPUSETS, Resources, copy_resources, set_resource
 
 _INTEGERS = ("cpu_period", "cpu_quota", "cpu_shares", "memory_limit_in_bytes", "oom_score_adj", "memory_swap_limit_in_bytes")
-_TEXTS = ("cpuset_cpus", "cpuset_mems")
 # OCI runtime specification, linux.resources -> field of the CRI message.
 _RUNTIME_SPEC = (
     ("cpu", "period", "cpu_period"),
@@ -26,7 +25,6 @@ _RUNTIME_SPEC = (
     ("cpu", "mems", "cpuset_mems"),
     ("memory", "limit", "memory_limit_in_bytes"),
 )
-_INT64 = range(-(1 << 63), 1 << 63)
 
 
 def complete_pod(record: hook.PodSandboxHookRequest, response: cri.PodSandboxStatusResponse) -> None:
@@ -56,8 +54,8 @@ def complete_container(record: hook.ContainerResourceHookRequest, response: cri.
     if isinstance(now := _dig(info, "runtimeSpec", "linux", "resources"), dict):
         found = True  # laid over: an update since then is seen only here
         for group, key, name in _RUNTIME_SPEC:
-            _set(resources, name, _dig(now, group, key))
-        _set(resources, "oom_score_adj", _dig(info, "runtimeSpec", "process", "oomScoreAdj"))
+            set_resource(resources, name, _dig(now, group, key))
+        set_resource(resources, "oom_score_adj", _dig(info, "runtimeSpec", "process", "oomScoreAdj"))
         for key, value in _texts(now.get("unified")).items():
             resources.unified[key] = value
     if response.status.resources.HasField("linux"):
@@ -93,18 +91,10 @@ def _dig(document: Any, *path: str) -> Any:
 
 def _lay(resources: Resources, told: dict[str, Any]) -> None:
     """Write the CRI's resources, as JSON, over others."""
-    for name in (*_INTEGERS, *_TEXTS):
-        _set(resources, name, told.get(name))
+    for name in (*_INTEGERS, *CPUSETS):
+        set_resource(resources, name, told.get(name))
     for key, value in _texts(told.get("unified")).items():
         resources.unified[key] = value
-
-
-def _set(resources: Resources, name: str, value: Any) -> None:
-    if name in _TEXTS:
-        if isinstance(value, str):
-            setattr(resources, name, value)
-    elif isinstance(value, int) and not isinstance(value, bool) and value in _INT64:
-        setattr(resources, name, value)
 
 
 def _texts(mapping: Any) -> dict[str, str]:

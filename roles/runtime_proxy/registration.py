@@ -125,16 +125,16 @@ class RegistrationDirectory:
         before = self.servers
         present: set[str] = set()
         try:
-            entries = [entry for entry in os.scandir(self._path) if entry.name.endswith("json") and os.path.isfile(entry.path)]
+            files = registrations(self._path)
         except OSError as error:
             if self._seen.get("") != (error.errno or 0, 0, 0):
                 self._seen[""] = (error.errno or 0, 0, 0)
                 log.error("cannot list hook registrations in %s: %s; the last known ones stay", self._path, error.strerror)
             return False
         self._seen.pop("", None)
-        for entry in entries:
-            present.add(entry.name)
-            self._load(entry)
+        for file in files:
+            present.add(file.name)
+            self._load(file)
         self._unreadable = {name: why for name, why in self._unreadable.items() if name in present}
         for name in set(self._seen) - present:
             del self._seen[name]
@@ -146,34 +146,32 @@ class RegistrationDirectory:
             log.warning("hook server %s", line)
         return True
 
-    def _load(self, entry: os.DirEntry[str]) -> None:
+    def _load(self, file: Path) -> None:
         try:
-            status = entry.stat()
+            status = file.stat()
             version = (status.st_ino, status.st_size, status.st_mtime_ns)
-            if self._seen.get(entry.name) == version:
+            if self._seen.get(file.name) == version:
                 return
-            content = content_of(entry.path)
+            content = content_of(file)
         except OSError as error:
-            if self._unreadable.get(entry.name) != (error.errno or 0):
-                self._unreadable[entry.name] = error.errno or 0
-                log.warning("cannot read hook registration %s: %s; it is tried again", entry.path, error.strerror)
+            if self._unreadable.get(file.name) != (error.errno or 0):
+                self._unreadable[file.name] = error.errno or 0
+                log.warning("cannot read hook registration %s: %s; it is tried again", file, error.strerror)
             return
-        self._unreadable.pop(entry.name, None)
-        self._seen[entry.name] = version
+        self._unreadable.pop(file.name, None)
+        self._seen[file.name] = version
         try:
-            server = parse_registration(entry.name, content)
+            server = parse_registration(file.name, content)
         except RegistrationError as error:
-            kept = "its last good content stays" if entry.name in self._servers else "it is ignored"
+            kept = "its last good content stays" if file.name in self._servers else "it is ignored"
             log.error("hook registration %s; %s", error, kept)
             return
         for fault in faults(server):
-            log.warning(
-                "hook registration %s: %s; %s", entry.name, fault, "it is used as Ignore" if "policy" in fault else "it never fires"
-            )
-        self._servers[entry.name] = server
+            log.warning("hook registration %s: %s; %s", file.name, fault, "it is used as Ignore" if "policy" in fault else "it never fires")
+        self._servers[file.name] = server
         log.info(
             "hook server %s at %s for %s, failure policy %s",
-            entry.name,
+            file.name,
             server.endpoint,
             ", ".join(server.hooks),
             server.failure_policy or "none",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord.protocols import runtimehook_pb2 as hook
-from roles.runtime_proxy.merge import merge_envs
+from roles.runtime_proxy.merge import CPUSETS, merge_envs, set_resource
 
 TYPE_LABEL = "io.kubernetes.docker.type"
 SANDBOX_LABEL = "io.kubernetes.sandbox.id"
@@ -29,8 +29,6 @@ UPDATE_FIELDS = (
     ("MemorySwap", "memory_swap_limit_in_bytes"),
 )
 CREATE_FIELDS = (*UPDATE_FIELDS, ("OomScoreAdj", "oom_score_adj"))
-_TEXTS = frozenset({"cpuset_cpus", "cpuset_mems"})
-_INT64 = range(-(1 << 63), 1 << 63)
 _UINT32 = range(1 << 32)
 
 
@@ -112,9 +110,7 @@ def resources_of(document: Any) -> hook.LinuxContainerResources:
     """Resources in a HostConfig or an update; what is absent or of another type stays zero."""
     found = hook.LinuxContainerResources()
     for theirs, ours in CREATE_FIELDS:
-        value = field(document, theirs)
-        if (isinstance(value, str) and ours in _TEXTS) or (type(value) is int and ours not in _TEXTS and value in _INT64):
-            setattr(found, ours, value)
+        set_resource(found, ours, field(document, theirs))
     return found
 
 
@@ -128,7 +124,7 @@ def lay_over(stored: hook.LinuxContainerResources, update: hook.LinuxContainerRe
     """An update's values over the stored ones: positive numbers, a quota of -1, cpusets that are not empty."""
     for _, ours in UPDATE_FIELDS:
         value = getattr(update, ours)
-        if value and (ours in _TEXTS or ours == "cpu_quota" or value > 0):
+        if value and (ours in CPUSETS or ours == "cpu_quota" or value > 0):
             setattr(stored, ours, value)
 
 
