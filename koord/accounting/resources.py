@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from koord.api import names
-from koord.api.quantity import INT64_MAX, format_binary, format_decimal, format_milli, multiply_base, parse_milli, parse_value
+from koord.api.quantity import INT64_MAX, format_binary, format_decimal, format_milli, parse_milli, parse_value
 
 ResourceVector = dict[str, int]
 
@@ -106,11 +106,6 @@ def max_(left: Mapping[str, int], right: Mapping[str, int]) -> ResourceVector:
     return larger
 
 
-def scale(vector: Mapping[str, int], factor: float) -> ResourceVector:
-    """Each value × factor as an IEEE double, truncated toward zero."""
-    return {name: multiply_base(value, factor) for name, value in vector.items()}
-
-
 def non_negative(vector: Mapping[str, int]) -> ResourceVector:
     """Negative values become zero."""
     return {name: value if value > 0 else 0 for name, value in vector.items()}
@@ -124,12 +119,6 @@ def equal(left: Mapping[str, int], right: Mapping[str, int]) -> bool:
 def only(vector: Mapping[str, int], wanted: Iterable[str]) -> ResourceVector:
     """The entries of those names that are there."""
     return {name: vector[name] for name in wanted if name in vector}
-
-
-def without(vector: Mapping[str, int], unwanted: Iterable[str]) -> ResourceVector:
-    """All entries but those."""
-    left_out = frozenset(unwanted)
-    return {name: value for name, value in vector.items() if name not in left_out}
 
 
 def fits(request: Mapping[str, int], free: Mapping[str, int]) -> list[str]:

@@ -67,12 +67,6 @@ def numa_topology_policy(labels: Labels) -> str:
     return text if text in known else names.NUMA_POLICY_NONE
 
 
-def preemption_policy(labels: Labels) -> str | None:
-    """``scheduling.koordinator.sh/preemption-policy``: Never or PreemptLowerPriority; None for other text."""
-    text = labels.get(names.LABEL_POD_PREEMPTION_POLICY) if labels else None
-    return text if text in (names.PREEMPTION_POLICY_NEVER, names.PREEMPTION_POLICY_LOWER) else None
-
-
 def reservation_order(labels: Labels) -> int:
     """``scheduling.koordinator.sh/reservation-order``: lower is used first; 0 (absent or bad) means by score."""
     text = labels.get(names.LABEL_RESERVATION_ORDER, "") if labels else ""

@@ -27,7 +27,6 @@ _SYSTEM: Final[dict[str, Any]] = {"totalNetworkBandwidth": "0"}
 
 # Key in resourceQOSStrategy by class; NONE holds the values that switch a class off.
 QOS_CLASS_KEYS: Final[dict[str, str]] = {"LSR": "lsrClass", "LS": "lsClass", "BE": "beClass", "SYSTEM": "systemClass"}
-CLASSES: Final = ("LSR", "LS", "BE", "SYSTEM", "NONE")
 
 # groupIdentity, coreExpeller, end of the CAT range, wmarkRatio, wmarkScalePermill, wmarkMinAdj
 _BY_CLASS: Final[dict[str, tuple[int, bool, int, int, int, int]]] = {
@@ -57,11 +56,6 @@ def system_strategy() -> dict[str, Any]:
 def network_qos() -> dict[str, Any]:
     """networkQOS of every class."""
     return {"enable": False, "ingressRequest": 0, "ingressLimit": 0, "egressRequest": 0, "egressLimit": 0}
-
-
-def io_cfg() -> dict[str, Any]:
-    """What a disk gets that nobody limits."""
-    return {"readIOPS": 0, "writeIOPS": 0, "readBPS": 0, "writeBPS": 0, "ioWeightPercent": 100}
 
 
 def resource_qos(qos_class: str) -> dict[str, Any]:

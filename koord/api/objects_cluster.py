@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import field
 
 from koord.api.objects_meta import Condition, IntOrString, LabelSelector, Object, Projection, ResourceList
-from koord.api.objects_pod import PodTemplateSpec
 
 
 class Taint(Projection):
@@ -141,47 +140,3 @@ class PodDisruptionBudget(Object):
 
     spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
-
-
-# ---------------------------------------------------------------- workloads: what selects pods, how many
-
-
-class WorkloadSpec(Projection):
-    """ReplicaSet, StatefulSet, Deployment, DaemonSet, Job. ``replicas`` None means 1 where the kind has replicas."""
-
-    replicas: int | None = None
-    selector: LabelSelector | None = None
-    template: PodTemplateSpec | None = None
-    parallelism: int | None = None
-
-
-class WorkloadStatus(Projection):
-    """The counters that those kinds share."""
-
-    replicas: int = 0
-    observed_generation: int = 0
-    active: int = 0
-
-
-class Workload(Object):
-    """A ReplicaSet, StatefulSet, Deployment, DaemonSet or Job."""
-
-    spec: WorkloadSpec = WorkloadSpec()
-    status: WorkloadStatus = WorkloadStatus()
-
-
-class Job(Workload):
-    """batch/v1 Job."""
-
-
-class ServiceSpec(Projection):
-    """core/v1 ServiceSpec; the selector is a plain map."""
-
-    selector: dict[str, str] = {}
-    type: str = ""
-
-
-class Service(Object):
-    """core/v1 Service."""
-
-    spec: ServiceSpec = ServiceSpec()

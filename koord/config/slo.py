@@ -5,7 +5,6 @@ Pure: `parse` takes the ConfigMap's data and the configuration in force, and ret
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -276,17 +275,3 @@ def good_texts(data: Mapping[str, str], config: SLOConfig, before: Mapping[str, 
     """
     said = {key: before.get(key) if config.stale(key) else data.get(key, "" if config.keys[key].given else None) for key in s.KEYS}
     return {key: text for key, text in said.items() if text is not None}
-
-
-def describe(config: SLOConfig) -> str:
-    """The configuration in force as JSON text, for `/debug` and `koord why`."""
-    shown = {
-        key: {
-            "available": c.available,
-            "stale": c.stale,
-            "cluster": c.cluster,
-            "nodes": [{"name": n.name, "strategy": n.strategy} for n in c.nodes],
-        }
-        for key, c in config.keys.items()
-    }
-    return json.dumps(shown, indent=1, sort_keys=True)

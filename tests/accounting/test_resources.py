@@ -88,8 +88,6 @@ def test_amplification_never_loses(vector: dict[str, int], ratio: float) -> None
     assert resources.amplify(vector, {}) == vector
 
 
-def test_scale_truncates_and_selections_keep_the_rest() -> None:
-    assert resources.scale({"cpu": 1001, "memory": -3}, 0.5) == {"cpu": 500, "memory": -1}
+def test_selections_keep_what_is_there() -> None:
     assert resources.non_negative({"cpu": -1, "memory": 2}) == {"cpu": 0, "memory": 2}
     assert resources.only({"cpu": 1, "memory": 2}, ["memory", "x"]) == {"memory": 2}
-    assert resources.without({"cpu": 1, "memory": 2}, ["memory"]) == {"cpu": 1}

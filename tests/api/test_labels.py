@@ -56,7 +56,6 @@ def test_missing_labels_decide_nothing() -> None:
         assert labels.ratio_percent(nothing, names.LABEL_NODE_MEMORY_RECLAIM_RATIO) is None
         assert labels.effective_cpu_bind_policy(nothing, "none", None) == "None"
         assert labels.numa_topology_policy(nothing) == ""
-        assert labels.preemption_policy(nothing) is None
         assert labels.reservation_order(nothing) == 0
         assert not labels.is_true(nothing, names.LABEL_POD_RESERVATION_IGNORED)
 
@@ -88,8 +87,6 @@ def test_cpu_bind_policy_of_a_node(label: str, policy: str, options: dict[str, s
 def test_words() -> None:
     assert labels.numa_topology_policy({names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "SingleNUMANode"}) == "SingleNUMANode"
     assert labels.numa_topology_policy({names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "Any"}) == ""
-    assert labels.preemption_policy({names.LABEL_POD_PREEMPTION_POLICY: "Never"}) == "Never"
-    assert labels.preemption_policy({names.LABEL_POD_PREEMPTION_POLICY: "Sometimes"}) is None
     assert labels.is_true({names.LABEL_POD_RESERVATION_IGNORED: "true"}, names.LABEL_POD_RESERVATION_IGNORED)
     assert not labels.is_true({names.LABEL_POD_RESERVATION_IGNORED: "True"}, names.LABEL_POD_RESERVATION_IGNORED)
 

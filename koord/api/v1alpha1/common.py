@@ -80,7 +80,6 @@ ResourceList = dict[str, Quantity]
 IntOrString = Annotated[int | str, Wire(INT_OR_STRING, replace=True)]
 Int32 = Annotated[int, Field(ge=-(1 << 31), le=(1 << 31) - 1), Wire({"type": "integer", "format": "int32"}, replace=True)]
 Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1), Wire({"type": "integer", "format": "int64"}, replace=True)]
-Percent = Annotated[int, Field(ge=0, le=100)]
 Duration = str  # as Go writes it: 1h30m
 Timestamp = Annotated[str, Wire({"format": "date-time"})]
 # any JSON value, kept as it is; and any JSON object
