@@ -34,6 +34,11 @@ CREATE TABLE IF NOT EXISTS objects (bucket TEXT NOT NULL, key TEXT NOT NULL, ver
 _VERSION = "INSERT INTO facts VALUES ('version', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 
 
+def _spelt(key: str) -> str:
+    """A key as the table has it: there, as ever, a NUL ends the namespace."""
+    return key.replace("/", "\0")
+
+
 class DiskError(Exception):
     """A data directory that cannot be used; the text says which and why."""
 
@@ -113,13 +118,13 @@ class Disk:
     def put(self, bucket: str, key: str, version: int, body: bytes) -> None:
         """Keep an object. It is on disk when this returns. Raises sqlite3.Error; then nothing has changed."""
         with self._transaction() as database:
-            database.execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", (bucket, key, version, body))
+            database.execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", (bucket, _spelt(key), version, body))
             database.execute(_VERSION, (version,))
 
     def remove(self, bucket: str, key: str, version: int) -> None:
         """Forget an object. Raises sqlite3.Error; then nothing has changed."""
         with self._transaction() as database:
-            database.execute("DELETE FROM objects WHERE bucket = ? AND key = ?", (bucket, key))
+            database.execute("DELETE FROM objects WHERE bucket = ? AND key = ?", (bucket, _spelt(key)))
             database.execute(_VERSION, (version,))
 
     @contextlib.contextmanager

@@ -87,8 +87,8 @@ class Keeper(Protocol):
 
 
 def make_key(namespace: str, name: str) -> str:
-    """The key order is the list order of etcd: by namespace, then by name. NUL sorts below every legal character."""
-    return f"{namespace}\0{name}"
+    """As kube-apiserver has it in etcd, so that lists have its order: what begins `a-b/` comes before what begins `a/`."""
+    return f"{namespace}/{name}"
 
 
 class Bucket:
@@ -120,7 +120,7 @@ class Bucket:
     def select(self, namespace: str | None, start_after: str = "") -> Iterator[Entry]:
         """Entries in list order, of one namespace or of all (None), after the given key."""
         order = self.ordered()
-        prefix = "" if namespace is None else namespace + "\0"
+        prefix = "" if namespace is None else make_key(namespace, "")
         first = bisect_left(order, max(prefix, start_after + "\0") if start_after else prefix)
         for i in range(first, len(order)):
             if not order[i].startswith(prefix):
@@ -130,7 +130,7 @@ class Bucket:
     def keys(self, namespace: str) -> list[str]:
         """Keys of a namespace in list order, as they are now."""
         order = self.ordered()
-        return order[bisect_left(order, make_key(namespace, "")) : bisect_left(order, namespace + "\1")]
+        return order[bisect_left(order, make_key(namespace, "")) : bisect_left(order, namespace + "0")]  # which comes next to a slash
 
     def put(self, namespace: str, name: str, obj: Obj) -> Entry:
         """Create or replace. Stamps the new resource version into `obj`, which belongs to the store from now on."""

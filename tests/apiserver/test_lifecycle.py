@@ -173,7 +173,7 @@ def test_a_write_that_fails_leaves_the_controller_the_rest_of_its_work(with_api:
         for name in ("a", "b"):
             await api.post("/api/v1/namespaces", {"metadata": {"name": name}})
             await api.post(f"/api/v1/namespaces/{name}/configmaps", {"metadata": {"name": "m"}})
-        disk = api.server.core.store.disk = FullDisk(1_000_000, "a\0")
+        disk = api.server.core.store.disk = FullDisk(1_000_000, "a/")
         await api.ok("DELETE", "/api/v1/namespaces/a")
         await api.ok("DELETE", "/api/v1/namespaces/b")
         assert await gone(api, "/api/v1/namespaces/b")

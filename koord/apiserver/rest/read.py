@@ -267,7 +267,7 @@ def decode_continue(token: str) -> tuple[int, str]:
         raise _unusable(f"incorrect encoded start resourceVersion (version {_TOKEN_VERSION})")
     if not start:
         raise _unusable(f"encoded start key empty (version {_TOKEN_VERSION})")
-    if "/" in start:  # no name and no namespace has one
+    if start.count("/") != 1:  # no name and no namespace has one
         raise _unusable(start)
     return rv, start
 

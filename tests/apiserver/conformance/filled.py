@@ -190,4 +190,5 @@ SCENARIOS = (
     odd_patches,
     structural_schemas,
     whole_numbers,
+    storage_order,
 )
