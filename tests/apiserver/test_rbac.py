@@ -16,6 +16,7 @@ from koord.kube.client import Client
 
 ACCOUNT = {"kind": "ServiceAccount", "namespace": "default", "name": "agent"}
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+MERGE_PATCH = "application/merge-patch+json"
 
 
 @contextlib.asynccontextmanager
@@ -35,10 +36,9 @@ async def token(admin: Client) -> str:
 async def as_agent(server: RunningServer, bearer: str, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
     import aiohttp
 
-    headers = {
-        "Authorization": f"Bearer {bearer}",
-        "Content-Type": "application/merge-patch+json" if method == "PATCH" else "application/json",
-    }
+    headers = {"Content-Type": MERGE_PATCH if method == "PATCH" else "application/json"}
+    if bearer:
+        headers["Authorization"] = f"Bearer {bearer}"
     async with aiohttp.ClientSession() as session, session.request(method, server.url + path, headers=headers, json=body) as answer:
         text = await answer.read()
         return answer.status, orjson.loads(text) if text[:1] == b"{" else text
@@ -79,6 +79,25 @@ def test_nothing_is_allowed_until_a_rule_allows_it() -> None:
             await grant(admin, "everywhere", rule("list get", "pods pods/log"))
             assert (await as_agent(server, bearer, "GET", "/api/v1/pods"))[0] == 200
             assert (await as_agent(server, bearer, "GET", "/api/v1/namespaces/kube-system/pods/a"))[0] == 404
+
+    asyncio.run(main())
+
+
+def test_who_shows_no_token_is_anonymous_and_may_what_roles_allow() -> None:
+    async def main() -> None:
+        maps = "/api/v1/namespaces/default/configmaps"
+        async with cluster() as (server, admin):
+            status, answer = await as_agent(server, "", "GET", maps)
+            why = 'User "system:anonymous" cannot list resource "configmaps" in API group "" in the namespace "default"'
+            assert (status, answer["message"]) == (403, f"configmaps is forbidden: {why}")
+            for path, code in (("/", 403), ("/apis", 403), ("/apis/example.com/v1/things", 403), ("/version", 200)):
+                assert (await as_agent(server, "", "GET", path))[0] == code, path
+            await grant(admin, "reader", rule("list", "configmaps"), namespace="default")
+            subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:unauthenticated"}]
+            await admin.raw("PATCH", f"{RBAC}/namespaces/default/rolebindings/reader", {"subjects": subjects}, content_type=MERGE_PATCH)
+            assert (await as_agent(server, "", "GET", maps))[0] == 200
+            assert (await as_agent(server, "", "POST", maps, {"metadata": {"name": "m"}}))[0] == 403
+            assert (await as_agent(server, "wrong", "GET", maps))[0] == 401
 
     asyncio.run(main())
 

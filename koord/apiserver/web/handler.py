@@ -13,7 +13,7 @@ from aiohttp import web
 from koord import seams
 from koord.apiserver.errors import StatusError, bad_request, internal, method_not_allowed, path_not_found, too_large, unauthorized
 from koord.apiserver.rbac import Attributes, effective, selected_name, verb_of
-from koord.apiserver.rest.context import Options, flag
+from koord.apiserver.rest.context import Options, User, flag
 from koord.apiserver.store import Obj
 from koord.apiserver.web import discovery
 from koord.apiserver.web.objects import Call, ObjectHandlers, Target
@@ -143,17 +143,19 @@ class Front:
         first = segments[0] if segments else ""
         headers = request.headers
         user = self.core.tokens.user(headers.get("Authorization"))
+        if user is None and "Authorization" not in headers and self.core.authorizer is not None:
+            user = User()  # anonymous: roles say what that may
         if user is None and first not in _OPEN:
             raise unauthorized()
-        if user is not None:
-            options.user = user
-            if any(name.lower().startswith("impersonate-") for name in headers):
-                options.user = effective(user, headers, self.core.authorizer)
+        options.user = user or User()
+        if user is not None and any(name.lower().startswith("impersonate-") for name in headers):
+            options.user = effective(user, headers, self.core.authorizer)
         options.user_agent = headers.get("User-Agent", "").encode(errors="surrogateescape").decode(errors="replace")
         if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
             segments, query = _watch_path(request.method, segments, query)
             target = resolve(self.core.resources, segments)
             if target is None:
+                self._authorize(request, options, None, query, "/" + "/".join(segments))
                 group = "" if first == "api" else segments[1]
                 if all(r.custom for r in self.core.resources.of_group(group)):
                     return _page_not_found()
