@@ -263,6 +263,26 @@ def test_an_eviction_of_the_older_version_counts(with_api: Any) -> None:
     with_api(body)
 
 
+def test_the_pods_of_a_namespace_go_before_what_they_use(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        space = "/api/v1/namespaces/doomed"
+        await api.post("/api/v1/namespaces", {"metadata": {"name": "doomed"}})
+        await api.post(f"{space}/configmaps", {"metadata": {"name": "used"}})
+        await api.post(f"{space}/pods", {**pod("p"), "spec": {**pod("p")["spec"], "nodeName": "n"}})
+        await api.ok("DELETE", space)
+        for _ in patience.tries(50):
+            if (await api.get(f"{space}/pods/p"))["metadata"].get("deletionTimestamp"):
+                break
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        assert "deletionTimestamp" in (await api.get(f"{space}/pods/p"))["metadata"]
+        assert (await api.call("GET", f"{space}/configmaps/used"))[0] == 200
+        await api.ok("DELETE", f"{space}/pods/p?gracePeriodSeconds=0")
+        assert await gone(api, space)
+
+    with_api(body)
+
+
 def test_a_namespace_that_goes_takes_no_bindings_evictions_and_tokens(with_api: Any) -> None:
     async def body(api: Any) -> None:
         await api.post("/api/v1/namespaces", {"metadata": {"name": "a"}})

@@ -18,7 +18,7 @@ from koord.apiserver.store import DELETED, Bucket, Entry, Event
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
 
-_BUCKET = "/namespaces"
+_BUCKET, _PODS = "/namespaces", "/pods"
 _FINALIZER = "kubernetes"
 # Not served: owners that are gone and whose dependents have not been seen to yet, by their uid, for the next life of a data directory.
 OWNERS_GONE = "koord/ownersgone"
@@ -55,7 +55,7 @@ class NamespaceController(Controller[str]):
             self.add(entry.namespace)
 
     def work(self, name: str) -> Iterator[None]:
-        """Delete what is left; when nothing is, take the finalizer off."""
+        """Delete what is left, the pods first; when nothing is, take the finalizer off."""
         core = self.core
         if self._going(name) is None:
             self._terminating.discard(name)
@@ -71,6 +71,8 @@ class NamespaceController(Controller[str]):
                 elif not found.obj["metadata"].get("deletionTimestamp"):
                     delete_now(core, resource, found, DeleteOptions(propagation="Background"))
                 yield
+            if bucket.name == _PODS and next(bucket.select(name), None) is not None:
+                return  # until they are gone, what they use stays
         entry = self._going(name)
         # what waits for its finalizers or grace period, and what came meanwhile: its end asks for this again
         if entry is None or any(next(bucket.select(name), None) is not None for bucket in self._filled()):
@@ -87,7 +89,8 @@ class NamespaceController(Controller[str]):
         return entry if entry is not None and entry.obj["metadata"].get("deletionTimestamp") else None
 
     def _filled(self) -> list[Bucket]:
-        return [bucket for name, bucket in self.core.store.buckets.items() if bucket.entries and name != _BUCKET]
+        filled = (bucket for name, bucket in self.core.store.buckets.items() if bucket.entries and name != _BUCKET)
+        return sorted(filled, key=lambda bucket: bucket.name != _PODS)
 
 
 # (bucket, key), or ("", uid) of an owner that is gone
