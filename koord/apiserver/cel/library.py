@@ -183,7 +183,7 @@ def _as_account(question: Any, namespace: str, name: str) -> Any:
 # -- declarations --------------------------------------------------------------------------------------------------------------------
 
 
-_STANDARD = ("strings", "optional", "sets", "two-var-comprehensions")
+_STANDARD = ("strings", "lists", "optional", "sets", "two-var-comprehensions")
 
 
 @lru_cache(maxsize=4)

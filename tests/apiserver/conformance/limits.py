@@ -229,6 +229,18 @@ def crd_rules(t: Transcript) -> None:
     remove(t, "rules")
 
 
+def list_functions(t: Transcript) -> None:
+    lists = {"n": {"type": "array", "maxItems": 5, "items": INT}, "t": {"type": "array", "maxItems": 5, "items": TEXT}}
+    listed = (
+        "self.n.sort() == [1, 2, 3]", "self.n.slice(0, 2) == [3, 1]", "[self.n, [9]].flatten().size() == 4", "lists.range(3) == [0, 1, 2]",
+        "self.n.distinct() == self.n", "self.n.reverse() == [2, 1, 3]", "self.t.sortBy(e, e.size()) == ['c', 'bb', 'aaa']",
+    )  # fmt: skip
+    path = serve(t, crd(t, "lists", {"spec": _rules(*({"rule": rule} for rule in listed), type="object", properties=lists)}))
+    for numbers, texts in (([3, 1, 2], ["bb", "aaa", "c"]), ([3, 1, 2, 3], ["bb", "aaa", "c"]), ([3, 1, 2], ["b", "a", "c"])):
+        t.call("POST", path + "?dryRun=All", body(t, "List", spec={"n": numbers, "t": texts}))
+    remove(t, "lists")
+
+
 def crd_rule_types(t: Transcript) -> None:
     first = {"rule": "!oldSelf.hasValue() || oldSelf.value() == self", "optionalOldSelf": True, "message": "set once"}
     properties = {
@@ -343,5 +355,5 @@ def quota_scopes(t: Transcript) -> None:
 
 SCENARIOS = (
     policies, policy_messages, policy_warnings, policy_errors, policy_parameters, policy_conditions, policy_reach, crd_rules,
-    crd_rule_types, crd_rule_errors, quotas, quota_errors, quota_scopes,
+    list_functions, crd_rule_types, crd_rule_errors, quotas, quota_errors, quota_scopes,
 )  # fmt: skip
