@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import tempfile
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from koord.apiserver import kubeconfig, manifests
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.server import ApiServer
 from koord.apiserver.store import Obj
-
-if TYPE_CHECKING:
-    from koord.kube.client import Client
-
+from koord.kube.client import Client
+from koord.kube.config import load
 
 _CRDS = Path(__file__).resolve().parents[2] / "configs" / "crds"
 
@@ -34,10 +31,7 @@ class RunningServer:
 
     def client(self, **options: Any) -> Client:
         """A koord client for this server; use it with `async with`."""
-        config = importlib.import_module("koord.kube.config")
-        client = importlib.import_module("koord.kube.client")
-        made: Client = client.Client(config.load(str(self.kubeconfig_path)), **options)
-        return made
+        return Client(load(str(self.kubeconfig_path)), **options)
 
 
 @contextlib.asynccontextmanager
