@@ -30,16 +30,6 @@ class StatusError(Exception):
             "code": self.code,
         }
 
-    def body(self) -> bytes:
-        """The `Status` object, serialised."""
-        return orjson.dumps(self.status())
-
-    @property
-    def retry_after(self) -> int | None:
-        """Seconds for a `Retry-After` header, where the error carries one."""
-        value = (self.details or {}).get("retryAfterSeconds")
-        return int(value) if value else None
-
 
 @dataclass(frozen=True, slots=True)
 class Cause:

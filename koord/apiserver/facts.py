@@ -28,6 +28,11 @@ def qos_class(spec: Obj) -> str:
     return "Guaranteed" if guaranteed else "Burstable"
 
 
+def same_wish(one: Obj, other: Obj) -> bool:
+    """Whether two states are of one object that wants the same."""
+    return one["metadata"].get("uid") == other["metadata"].get("uid") and (one.get("spec") or {}) == (other.get("spec") or {})
+
+
 def ended(pod: Obj) -> bool:
     """Whether a pod will never run again."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

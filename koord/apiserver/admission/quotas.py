@@ -13,7 +13,7 @@ from koord.api.quantity import Quantity
 from koord.api.times import parse_time
 from koord.apiserver.admission.matching import CREATE, Attributes
 from koord.apiserver.errors import forbidden
-from koord.apiserver.facts import containers, ended, qos_class
+from koord.apiserver.facts import containers, ended, qos_class, same_wish
 from koord.apiserver.store import DELETED, Bucket, Entry, Event, Obj
 from koord.apiserver.turns import Turn
 
@@ -244,10 +244,7 @@ class Count:
 
     def fits(self, quota: Entry | None) -> bool:
         """Whether it counts what a quota limits by now."""
-        if quota is None:
-            return False
-        now, then = quota.obj, self._quota
-        return now["metadata"].get("uid") == then["metadata"].get("uid") and now.get("spec") == then.get("spec")
+        return quota is not None and same_wish(quota.obj, self._quota)
 
     def steps(self) -> Iterator[None]:
         """Count; an object a step."""

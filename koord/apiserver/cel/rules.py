@@ -57,10 +57,6 @@ class RuleNode:
     items: RuleNode | None = None
     additional: RuleNode | None = None
 
-    @property
-    def empty(self) -> bool:
-        return not (self.rules or self.props or self.items or self.additional)
-
     def check(self, value: Any, old: Any, path: Path_, causes: list[Cause]) -> None:
         """Add a cause for each rule that does not hold. `old` is the former value, None for none. The value follows its schema."""
         if value is None:
@@ -159,7 +155,7 @@ class _Compiler:
             out.items = self.node(node.items, f"{path}.items", loose=loose if known else loose or path)
         if isinstance(node.additional, Structural):
             out.additional = self.node(node.additional, f"{path}.additionalProperties", loose=loose)
-        return None if out.empty else out
+        return out if out.rules or out.props or out.items or out.additional else None
 
     def _rule(self, raw: Obj, node: Structural, checked: Environment, path: str, loose: str) -> Rule | None:
         text, causes = str(raw.get("rule") or ""), self._causes

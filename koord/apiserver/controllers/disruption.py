@@ -11,7 +11,7 @@ from koord.api.selectors import from_label_selector
 from koord.api.times import parse_time
 from koord.apiserver.admission.quotas import BUCKET, CHANGING, usage
 from koord.apiserver.controllers.queue import Controller
-from koord.apiserver.facts import is_ready, set_condition
+from koord.apiserver.facts import is_ready, same_wish, set_condition
 from koord.apiserver.store import DELETED, Entry, Event, Obj
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ class _Count:
 
     def __init__(self, budget: Entry) -> None:
         self.namespace = budget.namespace
-        self.uid, self.spec = budget.obj["metadata"].get("uid"), budget.obj.get("spec") or {}
-        self._selector = from_label_selector(self.spec.get("selector"))
+        self._budget = budget.obj
+        self._selector = from_label_selector((budget.obj.get("spec") or {}).get("selector"))
         self.pods: dict[str, _Pod] = {}
 
     def look(self, key: str, pod: Obj | None) -> None:
@@ -112,9 +112,7 @@ class _Count:
 
     def fits(self, budget: Entry | None) -> bool:
         """Whether it counts what a budget is about by now."""
-        if budget is None or budget.obj["metadata"].get("deletionTimestamp"):
-            return False
-        return budget.obj["metadata"].get("uid") == self.uid and (budget.obj.get("spec") or {}) == self.spec
+        return budget is not None and not budget.obj["metadata"].get("deletionTimestamp") and same_wish(budget.obj, self._budget)
 
 
 class DisruptionController(Controller[str]):

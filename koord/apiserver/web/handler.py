@@ -95,8 +95,8 @@ _OPEN = frozenset({"healthz", "livez", "readyz", "version"})
 
 def error_response(err: StatusError, warnings: list[str] | None = None) -> web.Response:
     """A Status for an error."""
-    headers = {"Retry-After": str(err.retry_after)} if err.retry_after else {}
-    response = respond(err.body(), err.code, headers)
+    seconds = int((err.details or {}).get("retryAfterSeconds") or 0)
+    response = respond(orjson.dumps(err.status()), err.code, {"Retry-After": str(seconds)} if seconds else {})
     warn(response, warnings or [])
     return response
 

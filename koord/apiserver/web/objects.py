@@ -154,11 +154,6 @@ class Call:
         """What the answer is to look like."""
         return shape(self.request.headers.get("Accept", ""))
 
-    @property
-    def stream_shape(self) -> Shape:
-        """What the events of a watch are to look like."""
-        return shape(self.request.headers.get("Accept", ""), stream=True)
-
 
 Answer = Awaitable[web.StreamResponse]
 _PARTS = ("status", "resize", "ephemeralcontainers")
@@ -210,7 +205,8 @@ class ObjectHandlers:
         resource = call.target.resource
         parsed = read.parse_query(resource, call.target.namespace, call.query)
         if flag(call.query, "watch"):
-            return await self.watches.serve(call.request, resource, parsed, call.stream_shape, call.query)
+            wanted = shape(call.request.headers.get("Accept", ""), stream=True)
+            return await self.watches.serve(call.request, resource, parsed, wanted, call.query)
         return render.page(resource, read.list_page(self.core, resource, parsed), call.shape, call.query)
 
     # -- writes ------------------------------------------------------------------------------------------------------------------
