@@ -11,17 +11,8 @@ import orjson
 from koord.apiserver import defaulting, errors
 from koord.apiserver.admission.matching import CREATE, UPDATE, Attributes
 from koord.apiserver.errors import Cause, StatusError
-from koord.apiserver.rest.context import (
-    Options,
-    carry_over,
-    check_identity,
-    check_namespace,
-    check_version,
-    expected_version,
-    generated_name,
-    prepare_create,
-    prepare_update,
-)
+from koord.apiserver.rest import context
+from koord.apiserver.rest.context import Options
 from koord.apiserver.schema import rules
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.schema.lists import repeats
@@ -150,7 +141,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     """Create an object. `name` is set where the path names it (a PUT or an apply that creates)."""
     if name:
         options.authorize("create")
-    check_identity(resource, obj, namespace, name)
+    context.check_identity(resource, obj, namespace, name)
     decode(resource, obj, options, applied=options.applied is not None)
     facts = rules.facts(resource.type)
     if "warning" in facts:
@@ -174,7 +165,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     meta = obj["metadata"]
     dedup_owners(meta, options, _LATE)
     generated = not meta.get("name") and bool(meta.get("generateName"))
-    prepare_create(resource, meta)
+    context.prepare_create(resource, meta)
     attributes.name = meta.get("name") or ""
     _prepare_create_status(resource, facts, obj)
     obj = resource.canonical(obj)
@@ -191,7 +182,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     bucket = core.store.bucket(resource.bucket)
     if make_key(namespace, final) in bucket.entries:
         for _ in range(_NAME_TRIES if generated else 0):
-            final = obj["metadata"]["name"] = generated_name(obj["metadata"]["generateName"])
+            final = obj["metadata"]["name"] = context.generated_name(obj["metadata"]["generateName"])
             if make_key(namespace, final) not in bucket.entries:
                 break
         else:
@@ -213,7 +204,7 @@ async def _admitted(core: Core, attributes: Attributes, obj: Obj) -> Obj:
     await core.admission.mutate(attributes)
     changed = attributes.require_object()
     if changed is not obj:
-        check_namespace(attributes.resource, changed.setdefault("metadata", {}), attributes.namespace)
+        context.check_namespace(attributes.resource, changed.setdefault("metadata", {}), attributes.namespace)
     return changed
 
 
@@ -251,7 +242,7 @@ async def replace(
     core: Core, resource: Resource, namespace: str, name: str, obj: Obj, options: Options, subresource: str = ""
 ) -> tuple[Entry, bool]:
     """PUT. Returns the stored entry and whether it was created."""
-    check_identity(resource, obj, namespace, name)
+    context.check_identity(resource, obj, namespace, name)
     decode(resource, obj, options)
     obj = stored_form(resource, obj)
     dedup_owners(obj["metadata"], options)
@@ -271,8 +262,8 @@ async def replace(
                     continue
             raise errors.not_found(resource.plural, resource.group, name)
         stored = old.obj
-        check_version(resource, name, obj["metadata"], stored["metadata"])
-        conditional = bool(expected_version(obj["metadata"]))
+        context.check_version(resource, name, obj["metadata"], stored["metadata"])
+        conditional = bool(context.expected_version(obj["metadata"]))
         if not conditional and not resource.unconditional_update:
             cause = errors.invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
             raise errors.invalid(resource.plural, resource.group, name, [cause])
@@ -302,7 +293,7 @@ async def commit(
     """
     stored = old.obj
     causes: list[Cause] = []
-    prepare_update(obj["metadata"], stored["metadata"], causes)
+    context.prepare_update(obj["metadata"], stored["metadata"], causes)
     obj = merge_parts(resource, obj, stored, subresource)
     if not applied:
         core.managed.on_update(resource, obj, stored, options, subresource)
@@ -313,7 +304,7 @@ async def commit(
         admitted = await _admitted(core, attributes, obj)
         if admitted is not obj:
             causes.clear()
-            prepare_update(admitted["metadata"], stored["metadata"], causes)
+            context.prepare_update(admitted["metadata"], stored["metadata"], causes)
             obj = merge_parts(resource, admitted, stored, subresource)
     dedup_owners(obj["metadata"], options, _LATE)
     _bump_generation(resource, obj, stored, subresource)
@@ -372,7 +363,7 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
         else:
             out["metadata"] = obj["metadata"]
             if resource.kind in _STATUS_KEEPS:
-                carry_over(_STATUS_KEEPS[resource.kind], stored["metadata"], out["metadata"])
+                context.carry_over(_STATUS_KEEPS[resource.kind], stored["metadata"], out["metadata"])
         if "status" in obj:
             out["status"] = obj["status"]
         if resource.kind == "Pod":
@@ -383,7 +374,7 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
     if subresource in _POD_PARTS:
         return _pod_part(obj, stored, subresource)
     if resource.status_subresource:
-        carry_over("status", stored, obj)
+        context.carry_over("status", stored, obj)
     if "spec" in rules.facts(resource.type).get("keeps", ()):
         obj["spec"] = stored.get("spec", {})
     if resource.kind == "DaemonSet" and not resource.custom:
