@@ -311,6 +311,11 @@ class AdmissionChain:
         self.quotas = Quotas(state, on=QUOTAS not in disabled)
         self.webhooks = WebhookAdmission(state, mutating=MUTATING_WEBHOOKS not in disabled, validating=VALIDATING_WEBHOOKS not in disabled)
 
+    @property
+    def has_webhooks(self) -> bool:
+        """Some webhook is registered: only then writes have to wait for anything."""
+        return self.webhooks.active
+
     def _run(self, what: str, attributes: Attributes) -> None:
         group, plural = attributes.resource.group, attributes.resource.plural
         plugs = self._picked.get((what, group, plural))
@@ -323,7 +328,7 @@ class AdmissionChain:
     async def mutate(self, attributes: Attributes) -> None:
         """Run the built-in plugins that may change the object, and ask the webhooks that may; the plugins again after what these change."""
         self._run(_MUTATE, attributes)
-        again = await self.webhooks.mutate(attributes) if self.webhooks.active else None
+        again = await self.webhooks.mutate(attributes) if self.has_webhooks else None
         if again is not None:
             self._run(_MUTATE, attributes)
             await self.webhooks.mutate_again(again, attributes)
@@ -333,5 +338,5 @@ class AdmissionChain:
         self._run(_VALIDATE, attributes)
         if self.policies.active:
             self.policies.validate(attributes)
-        if self.webhooks.active:
+        if self.has_webhooks:
             await self.webhooks.validate(attributes)

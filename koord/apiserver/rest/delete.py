@@ -102,7 +102,7 @@ async def delete(core: Core, resource: Resource, namespace: str, name: str, opti
     attributes = Attributes(DELETE, resource, "", namespace, name, None, entry.obj, options, wire_options=wanted.wire)
     await core.admission.mutate(attributes)
     await core.admission.validate(attributes)
-    if core.admission.webhooks.active:
+    if core.admission.has_webhooks:
         entry = core.entry(resource, namespace, name)
         check_preconditions(resource, name, entry.obj["metadata"], wanted.precondition_uid, wanted.precondition_rv)
     if not wanted.propagation and resource.kind == "Job" and resource.group == "batch" and _PODS_STAY not in options.warnings:

@@ -247,7 +247,7 @@ async def replace(
     obj = stored_form(resource, obj)
     dedup_owners(obj["metadata"], options)
     bucket = core.store.bucket(resource.bucket)
-    frozen = orjson.dumps(obj) if core.admission.webhooks.active else b""
+    frozen = orjson.dumps(obj) if core.admission.has_webhooks else b""
     for _ in range(_RETRIES):
         old = bucket.get(namespace, name)
         if old is None:
