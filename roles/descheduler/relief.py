@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import orjson
 
+from roles.descheduler.percentile import Percentile, shift, usage_of
 from roles.descheduler.snapshot import NodeView, Vector
 
 TARGETS = 16  # nodes that a job names; more would only make its reservation longer
@@ -29,12 +31,14 @@ class Ceiling:
 class Relief:
     """The nodes that may take the pod, the best one first, and what it uses ({} where nobody knows). `prod`: it counts as a Prod pod.
 
-    `max_age` is the age in seconds from which a node's report says nothing any more; 0: reports do not age."""
+    `max_age` is the age in seconds from which a node's report says nothing any more; 0: reports do not age. `percentile`: what counts as
+    used on a node that reports it, instead of the average."""
 
     usage: Vector
     nodes: dict[str, Ceiling]
     prod: bool = False
     max_age: float = 0.0
+    percentile: Percentile | None = None
 
     @property
     def for_load(self) -> bool:
@@ -48,7 +52,10 @@ class Relief:
     def write(self) -> str:
         """As it stands on a job."""
         nodes = {name: {"high": each.high, "prodHigh": each.prod_high} for name, each in self.nodes.items()}
-        return orjson.dumps({"usage": self.usage, "prod": self.prod, "maxAgeSeconds": self.max_age, "nodes": nodes}).decode()
+        found: dict[str, Any] = {"usage": self.usage, "prod": self.prod, "maxAgeSeconds": self.max_age, "nodes": nodes}
+        if self.percentile is not None:
+            found["percentile"] = self.percentile
+        return orjson.dumps(found).decode()
 
     @classmethod
     def read(cls, text: str | None) -> Relief | None:
@@ -60,7 +67,9 @@ class Relief:
             nodes = {
                 str(name): Ceiling(_vector(each["high"]), _vector(each.get("prodHigh") or {})) for name, each in found["nodes"].items()
             }
-            return cls(_vector(found["usage"]), nodes, bool(found.get("prod")), float(found.get("maxAgeSeconds") or 0))
+            by = found.get("percentile")
+            percentile = Percentile(str(by["aggregate"]), float(by["window"])) if by else None
+            return cls(_vector(found["usage"]), nodes, bool(found.get("prod")), float(found.get("maxAgeSeconds") or 0), percentile)
         except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
             return None
 
@@ -75,7 +84,11 @@ class Relief:
             return f'node "{view.name}" does not report its load'
         if self.max_age and view.metric_age >= self.max_age:
             return f'node "{view.name}" has not reported its load for {view.metric_age:.0f} s'
-        questions = [(ceiling.high, view.usage, view.arriving, "")]
+        try:
+            by = shift(view.metric, self.percentile)
+        except ValueError:  # cannot be read: the average counts, as it does in rounds
+            by = {}
+        questions = [(ceiling.high, usage_of(view, by, prod=False), view.arriving, "")]
         if self.prod and ceiling.prod_high:
             questions.append((ceiling.prod_high, view.prod_usage or {}, view.prod_arriving, " by Prod pods"))
         for high, usage, arriving, whose in questions:

@@ -57,13 +57,17 @@ class Sim:
     brought: dict[str, int] = field(default_factory=dict)
     bound: dict[str, float] = field(default_factory=dict)
 
-    def report(self, node: int) -> None:
+    def report(self, node: int, peak: int = 0) -> None:
+        """`peak`: how far the percentile lies above the average."""
         used = [
             {"namespace": "d", "name": name, "podUsage": {"resources": {"cpu": f"{milli}m"}}}
             for name, (where, milli) in self.pods.items()
             if where == node
         ]
-        info = {"systemUsage": {"resources": {"cpu": f"{self.system[node]}m"}}}
+        info: dict[str, Any] = {"systemUsage": {"resources": {"cpu": f"{self.system[node]}m"}}}
+        if peak:
+            average, high = ({"resources": {"cpu": f"{self.use(node) + more}m"}} for more in (0, peak))
+            info |= {"nodeUsage": average, "aggregatedNodeUsages": [{"duration": "5m0s", "usage": {"p95": high}}]}
         status = {"updateTime": format_time(self.now), "nodeMetric": info, "podsMetric": used}
         self.reports[node] = convert({"metadata": {"name": f"n{node}"}, "status": status}, NodeMetric)
 
@@ -298,6 +302,26 @@ def test_a_relief_says_the_same_when_it_is_read_again() -> None:
     assert evict.relief.refuse(sim.view(1)) == 'node "n1" would use 6200 of cpu with the pod, above 6000 it is hot'
     sim.now += 500
     assert evict.relief.refuse(sim.view(1)) == 'node "n1" has not reported its load for 500 s'
+
+
+@pytest.mark.feature("DS-LNL-01")
+@pytest.mark.feature("DS-LNL-07")
+@pytest.mark.parametrize("seconds", ["0s", "5m"])
+def test_a_place_is_looked_at_by_the_percentile_by_which_it_was_chosen(seconds: str) -> None:
+    by = {"aggregated": {"usageAggregationType": "p95", "usageAggregatedDuration": seconds}}
+    sim = Sim([4_500, 500], {"a": (0, 700)}, plugin=LowNodeLoad(LowNodeLoadArgs.model_validate(ARGS | by), 60.0))
+    sim.report(0, peak=1_000)
+    sim.report(1)
+    turn = sim.plugin.turn([sim.view(0), sim.view(1)], Handle("p", "LowNodeLoad", sim.now, [Open()]))  # type: ignore[list-item]
+    (evict,) = [effect for effect in turn if isinstance(effect, Evict)]
+    assert evict.relief is not None
+    again = Relief.read(evict.relief.write())
+    assert again == evict.relief
+    assert again.refuse(sim.view(1)) == ""
+    sim.report(1, peak=5_000)
+    assert again.refuse(sim.view(1)) == 'node "n1" would use 6200 of cpu with the pod, above 6000 it is hot'
+    sim.reports[1].status.node_metric.aggregated_node_usages[0].usage["p95"].resources["cpu"] = "much"  # type: ignore[union-attr]
+    assert again.refuse(sim.view(1)) == ""  # by the average, as in rounds
 
 
 @pytest.mark.feature("DS-LNL-06")

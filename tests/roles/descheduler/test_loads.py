@@ -11,7 +11,7 @@ import pytest
 from koord import seams
 from koord.api import kinds
 from koord.api.objects import Node, convert
-from roles.descheduler.plugins.lownodeload.percentile import usage_of
+from roles.descheduler.percentile import usage_of
 from roles.descheduler.snapshot import NodeView
 from tests.roles.descheduler.support import Obj, after_rounds, configuration, descheduling, eventually, metric, node, pod
 

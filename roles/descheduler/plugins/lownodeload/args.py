@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel, Seconds
+from roles.descheduler.percentile import Percentile
 from roles.descheduler.reading import MEASURED
 from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, optional_selector
 
@@ -158,6 +159,12 @@ class LowNodeLoadArgs(Thresholds):
         for index, pool in enumerate(self.node_pools):
             pool.check_order(self, f"nodePools[{index}].")
         return self
+
+    @property
+    def percentile(self) -> Percentile | None:
+        """What counts as used on a node; None: the average."""
+        by = self.aggregated
+        return Percentile(by.usage_aggregation_type, by.usage_aggregated_duration) if by is not None else None
 
     def pools(self) -> list[Pool]:
         """The implicit first pool of the top-level fields, then the configured ones."""

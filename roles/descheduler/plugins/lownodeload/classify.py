@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from roles.descheduler.percentile import Shifts, usage_of
 from roles.descheduler.plugins.lownodeload.args import Pool
-from roles.descheduler.plugins.lownodeload.percentile import Shifts, usage_of
 from roles.descheduler.snapshot import NodeView, Vector
 
 

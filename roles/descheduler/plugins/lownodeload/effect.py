@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from koord.accounting import resources
 from koord.api.times import format_time
 from roles.descheduler.arrivals import reported_at
-from roles.descheduler.plugins.lownodeload.percentile import usage_of
+from roles.descheduler.percentile import usage_of
 from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 ENOUGH = 0.25  # of what was expected; less than that is no help

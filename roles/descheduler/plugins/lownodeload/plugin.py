@@ -13,12 +13,12 @@ from roles.descheduler.framework.effects import PAUSE, Effect, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
 from roles.descheduler.framework.plugin import BALANCE
+from roles.descheduler.percentile import Shifts, shift
 from roles.descheduler.plugins.lownodeload import explain
 from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs, Pool
 from roles.descheduler.plugins.lownodeload.classify import Classifier, NodeClass, Placed
 from roles.descheduler.plugins.lownodeload.detector import Detectors
 from roles.descheduler.plugins.lownodeload.effect import Effects
-from roles.descheduler.plugins.lownodeload.percentile import Shifts, shift
 from roles.descheduler.plugins.lownodeload.room import Expected, headroom
 from roles.descheduler.plugins.lownodeload.select import Outcome, Pass, relieve
 from roles.descheduler.selection import PodChoice
@@ -74,7 +74,7 @@ class LowNodeLoad:
             if handle.pause():
                 yield PAUSE
             try:
-                if by := shift(node.metric, self.args.aggregated):
+                if by := shift(node.metric, self.args.percentile):
                     shifts[node.name] = by
             except ValueError as error:
                 handle.note(f"node {node.name} is judged by its average usage: a percentile of its NodeMetric cannot be read: {error}")
@@ -187,7 +187,7 @@ class LowNodeLoad:
 
     def _passes(self, pool: Pool, by_class: ByClass, abnormal: dict[bool, list[Placed]], expected: Expected, handle: Handle) -> Turn:
         low, both, prod_low = by_class[NodeClass.LOW], by_class[NodeClass.BOTH_LOW], by_class[NodeClass.PROD_LOW]
-        max_age = self.args.node_metric_expiration_seconds
+        max_age, percentile = self.args.node_metric_expiration_seconds, self.args.percentile
         columns = yield from Columns.paced([node.view for nodes in by_class.values() for node in nodes])
         for _ in columns.learn() if self.args.node_fit else ():
             yield PAUSE
@@ -195,13 +195,13 @@ class LowNodeLoad:
             for pod, _ in expected.get(view.name, ()):
                 columns.expect(view.name, pod)
         room = add(headroom(low, expected, prod=False), headroom(both, expected, prod=False))
-        first = Pass(pool, False, abnormal[False], [*low, *both], room, columns, expected, max_age)
+        first = Pass(pool, False, abnormal[False], [*low, *both], room, columns, expected, max_age, percentile)
         yield from self._run_pass(first, handle)
         left_over = {name: max(left, 0) for name, left in first.budget.items()}  # the last pod may have taken more than there was
         shared = {name: min(left, left_over.get(name, 0)) for name, left in headroom(both, expected, prod=False).items()}
         both_prod = {name: min(left, shared.get(name, 0)) for name, left in headroom(both, expected, prod=True).items()}
         room = add(headroom(prod_low, expected, prod=True), both_prod)
-        second = Pass(pool, True, abnormal[True], [*prod_low, *both], room, columns, expected, max_age)
+        second = Pass(pool, True, abnormal[True], [*prod_low, *both], room, columns, expected, max_age, percentile)
         yield from self._run_pass(second, handle)
         yield from columns.free(handle)
 

@@ -12,6 +12,7 @@ from roles.descheduler.arrivals import expected_use
 from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Filter, Handle
+from roles.descheduler.percentile import Percentile
 from roles.descheduler.plugins.lownodeload.args import Pool
 from roles.descheduler.plugins.lownodeload.classify import Placed, over
 from roles.descheduler.plugins.lownodeload.effect import Effects, unreported, used_up
@@ -48,6 +49,7 @@ class Pass:
     columns: Columns
     expected: Expected
     max_age: float = 0.0
+    percentile: Percentile | None = None
     explained: int = 0
     _room: Room | None = None
     _ceilings: dict[str, Ceiling] = field(default_factory=dict)
@@ -84,7 +86,7 @@ def find_targets(candidate: PodView, run: Pass, *, node_fit: bool) -> list[Place
 def relief(candidate: PodView, targets: list[Placed], run: Pass) -> Relief:
     """What a migration of the pod has to keep to."""
     nodes = {target.view.name: run.ceiling(target) for target in targets}
-    return Relief(expected_use(candidate), nodes, candidate.is_prod, run.max_age)
+    return Relief(expected_use(candidate), nodes, candidate.is_prod, run.max_age, run.percentile)
 
 
 def relieve(
