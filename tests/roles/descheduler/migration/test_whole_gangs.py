@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from roles.descheduler.migration.unit import Unit
 
 from koord.api import kinds, names
 from koord.api.objects import PodMigrationJob, convert
@@ -17,7 +16,7 @@ from koord.kube import errors
 from roles.descheduler.migration.arbitration import Outcome, Waiting, arbitrate
 from roles.descheduler.migration.limits import Migrating, Migration, Refusal
 from roles.descheduler.migration.machine import decide
-from roles.descheduler.migration.step import View
+from roles.descheduler.migration.step import Unit, View
 from roles.descheduler.placement import SchedulerFlags
 from roles.descheduler.workloads import Workload, Workloads
 from tests.roles.descheduler.migration.test_whole import configuration
