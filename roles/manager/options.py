@@ -124,14 +124,14 @@ class Options:
     webhook: WebhookOptions = field(default_factory=WebhookOptions)
 
 
-# How failure policies are named, as in Koordinator's chart: the resource that a webhook's rules name.
+# How failure policies are named, as in Koordinator's chart: the resources that the webhooks' rules name.
 WEBHOOK_RESOURCES = {
-    "pods": "pods",
-    "elasticquotas": "elasticquotas",
-    "nodeStatus": "nodes/status",
-    "nodes": "nodes",
-    "reservations": "reservations",
-    "configmaps": "configmaps",
+    "pods": ("pods", "pods/resize"),
+    "elasticquotas": ("elasticquotas",),
+    "nodeStatus": ("nodes/status",),
+    "nodes": ("nodes",),
+    "reservations": ("reservations",),
+    "configmaps": ("configmaps",),
 }
 
 

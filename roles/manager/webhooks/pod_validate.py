@@ -26,6 +26,7 @@ from roles.manager.webhooks.view import View
 Rule = Callable[[Pod, Pod | None, Request, View], Awaitable[None]]
 
 MANAGER_ACCOUNT = "koord-manager"
+RESIZE = "resize"
 _REFUSED_CLASSES = {
     QoSClass.BE: (PriorityClass.NONE, PriorityClass.PROD),
     QoSClass.LSR: (PriorityClass.NONE, PriorityClass.MID, PriorityClass.BATCH, PriorityClass.FREE),
@@ -253,15 +254,16 @@ def read(request: Request) -> tuple[Pod, Pod | None]:
 
 
 async def run_rule(rule: Rule, pod: Pod, old: Pod | None, request: Request, view: View) -> None:
-    """One rule; malformed quantities become a Refusal. Of a pod that has finished or is being deleted only what an update changes can be
-    refused: who takes its finalizers away is not to blame for what it has been all the time."""
+    """One rule; malformed quantities become a Refusal. Of a pod that has finished or is being deleted, and of one that is resized, only
+    what an update changes can be refused: who takes its finalizers away is not to blame for what it has been all the time."""
     why = await _refusal(rule, pod, old, request, view)
     if why is None:
         return
-    if old is not None and (old.is_terminal or old.is_deleting):
+    ended = old is not None and (old.is_terminal or old.is_deleting)
+    if old is not None and (ended or request.sub_resource == RESIZE):
         before = await _refusal(rule, old, old, dataclasses.replace(request, object=request.old_object, warnings=[]), view)
         if before is not None and before.message == why.message:
-            request.warnings.append(f"{why.message}; admitted, for the pod has ended and was so before")
+            request.warnings.append(f"{why.message}; admitted, for the pod {'has ended and ' if ended else ''}was so before")
             return
     raise why
 

@@ -134,7 +134,7 @@ def _chosen(entry: dict[str, Any], options: WebhookOptions) -> dict[str, Any]:
     chosen: dict[str, Any] = {"timeoutSeconds": options.timeout_seconds} if options.timeout_seconds else {}
     resources = {resource for rule in entry.get("rules") or () for resource in rule.get("resources") or ()}
     for name, policy in options.failure_policy:
-        if WEBHOOK_RESOURCES[name] in resources:
+        if not resources.isdisjoint(WEBHOOK_RESOURCES[name]):
             chosen["failurePolicy"] = policy
     return chosen
 

@@ -119,7 +119,7 @@ async def _mutate_pod(request: Request, view: View, timer: Timer) -> Answer:
 
 
 async def _validate_pod(request: Request, view: View, timer: Timer) -> Answer:
-    if request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
+    if request.sub_resource not in ("", pod_validate.RESIZE) or request.operation not in ("CREATE", "UPDATE"):
         return Answer()
     pod, old = pod_validate.read(request)
     for name, rule in pod_validate.RULES:
@@ -145,7 +145,10 @@ WEBHOOKS: tuple[Webhook, ...] = (
         False,
         "pod",
         _validate_pod,
-        (Registration("vpod.koordinator.sh", "", ("pods",), ("CREATE", "UPDATE"), True, _NOT_CONTROL_PLANE),),
+        (
+            Registration("vpod.koordinator.sh", "", ("pods",), ("CREATE", "UPDATE"), True, _NOT_CONTROL_PLANE),
+            Registration("vpodresize.koordinator.sh", "", ("pods/resize",), ("UPDATE",), True, _NOT_CONTROL_PLANE),
+        ),
     ),
     Webhook(
         "/validate-pod-binding",

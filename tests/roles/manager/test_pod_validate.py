@@ -6,6 +6,7 @@ import json
 import pytest
 
 from koord import seams
+from koord.api.kinds import PODS, VALIDATINGWEBHOOKCONFIGURATIONS
 from koord.api.objects import ElasticQuota, convert
 from koord.api.quantity import QuantityError
 from koord.kube import errors
@@ -23,6 +24,10 @@ def pod(labels=None, requests=None, annotations=None, **spec):
     container = {"name": "main", "image": "x", "resources": {"requests": requests if requests is not None else {"cpu": "1"}}}
     meta = {"name": "w", "labels": labels or {}, "annotations": annotations or {}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container], **spec}}
+
+
+def named(body, name):
+    return {**body, "metadata": {**body["metadata"], "name": name, "namespace": "default"}}
 
 
 def quota(name, namespace="lab", minimum=None, maximum=None, labels=None, annotations=None):
@@ -118,6 +123,37 @@ def test_what_may_not_change(bed):
         assert (await other.review("/validate-pod", pod({QOS: "LS"}, priority=9500), operation="UPDATE", old=old, namespace="lab"))[
             "allowed"
         ]
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-POD-V-01")
+def test_a_running_pod_is_resized_by_the_rules_only(bed):
+    async def resized(bed, name, cpu):
+        containers = [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]
+        return await bed.client.patch(PODS, name, {"spec": {"containers": containers}}, "default", type="strategic", subresource="resize")
+
+    exclusive = {QOS: "LSR", PRIORITY: "koord-prod"}
+
+    async def test(bed):
+        await bed.client.create(PODS, named(pod({QOS: "LSR"}, {"cpu": "2"}), "without-priority"))
+        await bed.client.create(PODS, named(pod(exclusive, {"cpu": "1500m"}), "earlier"))
+        manager = await bed.start(host="127.0.0.1")
+
+        async def registered():
+            found = await bed.client.get(VALIDATINGWEBHOOKCONFIGURATIONS, "koordinator-validating-webhook-configuration")
+            return bool(found["webhooks"]) and (await manager.get("/readyz"))[0] == 200
+
+        await bed.until(registered)
+        await bed.client.create(PODS, named(pod(exclusive, {"cpu": "2"}), "exclusive"))
+        await bed.client.create(PODS, named(pod({QOS: "LS"}, {"cpu": "2"}), "shared"))
+        await resized(bed, "shared", "1500m")
+        await resized(bed, "exclusive", "1")
+        for name in ("exclusive", "earlier"):
+            with pytest.raises(errors.ApiError, match="whole cores, got 1200m"):
+                await resized(bed, name, "1200m")
+        await resized(bed, "earlier", "2")
+        await resized(bed, "without-priority", "3")  # a resize has nothing to do with it
 
     bed(test)
 

@@ -174,7 +174,16 @@ def test_replicas_share_a_secret_and_register_themselves(bed, make):
         # handlers behind closed gates are not registered
         assert set(entries) == {
             f"{name}.koordinator.sh"
-            for name in ("mpod-create", "mpod-update", "melasticquota", "vpod", "vpodbinding", "vpodeviction", "velasticquota")
+            for name in (
+                "mpod-create",
+                "mpod-update",
+                "melasticquota",
+                "vpod",
+                "vpodresize",
+                "vpodbinding",
+                "vpodeviction",
+                "velasticquota",
+            )
         }
         client = entries["vpod.koordinator.sh"]["clientConfig"]
         assert client["service"]["path"] == "/validate-pod"
@@ -228,7 +237,7 @@ def test_a_typo_in_a_template_stops_nobody(bed, make, monkeypatch):
         async def authorities():
             found = [await bed.client.get(MUTATINGWEBHOOKCONFIGURATIONS, MUTATING)]
             found.append(await bed.client.get(VALIDATINGWEBHOOKCONFIGURATIONS, VALIDATING))
-            assert [len(one["webhooks"]) for one in found] == [3, 4]
+            assert [len(one["webhooks"]) for one in found] == [3, 5]
             return {entry["clientConfig"]["caBundle"] for one in found for entry in one["webhooks"]}
 
         await bed.until(ready)
