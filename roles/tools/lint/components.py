@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from koord.config.errors import ConfigError, InvalidConfig
-from koord.config.positions import Positions
-from roles.tools.lint.finding import Finding
-from roles.tools.lint.sources import Document, Loader, plain, syntax
+from koord.config.positions import Position, Positions
+from roles.tools.lint.finding import Finding, Level
+from roles.tools.lint.sources import NO_TEXTS, Document, Loader, plain, syntax
 
 if TYPE_CHECKING:
     from roles.scheduler.framework.registry import Registry
@@ -70,12 +70,34 @@ def check(document: Document, plugins: Registry | None = None) -> Iterator[Findi
         accepted = ", ".join(f"{version} {kind}" for version, kind in KINDS)
         yield document.finding(f"{data.get('apiVersion')!r} {data.get('kind')!r} is not known; accepted: {accepted}", "apiVersion")
         return
+    if strangers := list(_keys(document)):
+        yield from strangers
+        return
     try:
         found = list(run(data, document.source.name, plugins))
     except InvalidConfig as error:
         found = list(error.errors)
     for one in found:
         yield document.finding(one.message, one.path, key=one.concerns_key)
+
+
+def _keys(document: Document) -> Iterator[Finding]:
+    """Keys that are no texts: objects may have them, and the roles' strict reader refuses them."""
+    waiting, seen = [document.places.root], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+        elif isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                waiting.append(value)
+                if key.tag in NO_TEXTS:
+                    position = Position(key.start_mark.line + 1, key.start_mark.column + 1)
+                    place = document.inner.outer(position) if document.inner is not None else position
+                    yield Finding(document.source.name, place, Level.ERROR, f"the key {key.value} must be a string", "", document.subject)
 
 
 def embedded(document: Document) -> Iterator[Finding | Document]:

@@ -222,6 +222,11 @@ class Loader(yaml.SafeLoader):
             return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         return f"{_TAG}merge" if value == "<<" else _TAG + _TAGS[type(plainyaml.resolve(value))]
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Keys are texts, as in JSON: those that are numbers or truth values are spelled as Kubernetes does."""
+        found = super().construct_mapping(node, deep)
+        return {_spelt(key): value for key, value in found.items()}
+
     @classmethod
     def data(cls, root: yaml.Node) -> Any:
         """Construct one composed document."""
@@ -230,6 +235,12 @@ class Loader(yaml.SafeLoader):
             return loader.construct_document(root)
         finally:
             loader.dispose()
+
+
+def _spelt(key: Any) -> Any:
+    if isinstance(key, bool):
+        return str(key).lower()
+    return str(key) if isinstance(key, (int, float)) else key
 
 
 def _number(_: Loader, node: yaml.ScalarNode) -> int | float:
@@ -241,6 +252,8 @@ def _number(_: Loader, node: yaml.ScalarNode) -> int | float:
 
 _TAG = "tag:yaml.org,2002:"
 _TAGS = {type(None): "null", bool: "bool", int: "int", float: "float", str: "str"}
+NO_TEXTS = frozenset(_TAG + name for kind, name in _TAGS.items() if kind is not str)
+"""Tags of plain scalars that are no texts."""
 for _name in ("int", "float"):
     Loader.add_constructor(_TAG + _name, _number)
 for _name in ("timestamp", "binary"):

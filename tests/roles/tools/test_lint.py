@@ -14,7 +14,9 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord.config.errors import InvalidConfig
 from koord.config.positions import Positions, parse_path
+from koord.config.scheduler import load
 from roles.tools.lint.cli import command
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -563,6 +565,42 @@ def test_syntax_lists_duplicates_and_what_is_no_object(tmp_path: Path) -> None:
     assert ("3.yaml", 7, 3, "unknown field") in told
     assert any(one[0] == "4.yaml" for one in told)
     assert next(one for one in found if one["file"].endswith("3.yaml"))["path"].startswith("items[0].")
+
+
+def test_keys_that_are_numbers_or_truth_values_are_read_as_texts(tmp_path: Path) -> None:
+    text = """\
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: ports}
+        data: {8080: web, true: "yes", 1.5: half}
+        ---
+        apiVersion: v1
+        kind: Pod
+        metadata: {name: a, labels: {1: x, koordinator.sh/qosClass: LSX}}
+        spec: {containers: [{name: main, image: any}]}
+        """
+    status, found = lint(tmp_path, text, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {~: x}\n")
+    assert status == 1
+    assert [one["path"] for one in found] == ['metadata.labels["koordinator.sh/qosClass"]', ""], found
+    assert "cannot be taken as JSON" in found[1]["message"], "null is no key of anything"
+
+
+def test_a_component_config_takes_texts_as_keys_only(tmp_path: Path) -> None:
+    """As the roles' strict reader says, which is asked here by its own door, too."""
+    text = """\
+        apiVersion: kubescheduler.config.k8s.io/v1
+        kind: KubeSchedulerConfiguration
+        profiles:
+        - schedulerName: koord-scheduler
+          pluginConfig:
+          - name: LoadAwareScheduling
+            args: {usageThresholds: {8080: 65}}
+        """
+    status, found = lint(tmp_path, text)
+    assert status == 1
+    assert [(one["message"], text_at(one)[:4]) for one in found] == [("the key 8080 must be a string", "8080")]
+    with pytest.raises(InvalidConfig, match="the key 8080 must be a string"):
+        load(tmp_path / "0.yaml")
 
 
 def test_plain_scalars_mean_what_they_mean_to_kubernetes_and_to_the_roles(tmp_path: Path) -> None:
