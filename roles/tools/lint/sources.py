@@ -197,7 +197,9 @@ def _document(source: Source, root: yaml.Node, text: str) -> Iterator[Document |
     places = Positions(root, text)
     kind = data.get("kind") if isinstance(data, dict) else None
     if isinstance(kind, str) and kind.endswith("List") and isinstance(data.get("items"), list):
+        of_kind = {"apiVersion": data.get("apiVersion"), "kind": kind.removesuffix("List")} if kind != "List" else {}
         for index, item in enumerate(data["items"]):
+            item = {**of_kind, **item} if isinstance(item, dict) else item  # of a typed list, as API servers write it
             yield Document(source, item, places, base=f"items[{index}]", prefix=f"items[{index}]")
     else:
         yield Document(source, data, places)

@@ -603,6 +603,25 @@ def test_a_component_config_takes_texts_as_keys_only(tmp_path: Path) -> None:
         load(tmp_path / "0.yaml")
 
 
+def test_items_of_a_typed_list_are_of_its_kind(tmp_path: Path) -> None:
+    """As an API server gives them: the list says what its items are."""
+    text = """\
+        apiVersion: v1
+        kind: PodList
+        metadata: {resourceVersion: "7"}
+        items:
+        - metadata: {name: a, labels: {koordinator.sh/qosClass: LSX}}
+          spec: {containers: [{name: main, image: any}]}
+        - metadata: {name: b}
+          specs: {}
+          spec: {containers: [{name: main, image: any}]}
+        """
+    status, found = lint(tmp_path, text)
+    assert status == 1
+    check_places(found, {'items[0].metadata.labels["koordinator.sh/qosClass"]': "LSX", "items[1].specs": "specs"})
+    assert {one["object"] for one in found} == {"Pod a", "Pod b"}
+
+
 def test_plain_scalars_mean_what_they_mean_to_kubernetes_and_to_the_roles(tmp_path: Path) -> None:
     scheduler = (
         "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\npodMaxBackoffSeconds: 1e2\nparallelism: 16.0\n"
