@@ -9,8 +9,9 @@ from roles.tools.policytest.running import Result
 
 
 def lines(result: Result) -> Iterable[str]:
-    """A line for a case, and four for each expectation that was not met."""
+    """A line for a case, one for each thing that it did not try, and three for each expectation that was not met."""
     yield f"{'ok  ' if not result.failures else 'FAIL'} {result.name}"
+    yield from (f"     {note}" for note in result.notes)
     for failure in result.failures:
         yield f"     {result.path}:{failure.line}"
         yield f"       expected  {failure.expected}"
@@ -37,4 +38,6 @@ def junit(results: list[Result]) -> str:
             for failure in result.failures:
                 node = ET.SubElement(case, "failure", message=f"expected {failure.expected}; found {failure.found}")
                 node.text = f"{path}:{failure.line}"
+            if result.notes:
+                ET.SubElement(case, "system-out").text = "\n".join(result.notes)
     return ET.tostring(root, encoding="unicode", xml_declaration=True)

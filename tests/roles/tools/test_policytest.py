@@ -60,6 +60,31 @@ def test_the_shipped_policies_hold(path: Path) -> None:
 
 
 @pytest.mark.feature("BEY-POL-01")
+def test_what_is_added_and_not_simulated_is_said(tmp_path: Path) -> None:
+    """A DaemonSet's pods take room on every node: a case that holds without them proves less than it seems to."""
+    (case := tmp_path / "agents_test.yaml").write_text("""\
+cases:
+- name: an agent for every node
+  when:
+    add:
+    - apiVersion: apps/v1
+      kind: DaemonSet
+      metadata: {name: agent, namespace: ops}
+      spec: {template: {spec: {containers: [{name: main, image: i, resources: {requests: {cpu: "64"}}}]}}}
+  then:
+  - fits: true
+- name: nothing
+  then:
+  - fits: true
+""")
+    code, output = koord_test(str(case), f"--junit={tmp_path / 'out.xml'}")
+    told = "not simulated, as it is not known which pods it makes: DaemonSet ops/agent"
+    assert (code, output.splitlines()[:3]) == (0, ["ok   an agent for every node", f"     {told}", "ok   nothing"])
+    suite = ET.parse(tmp_path / "out.xml").getroot()[0]
+    assert [case.findtext("system-out") for case in suite] == [told, None]
+
+
+@pytest.mark.feature("BEY-POL-01")
 def test_objects_within_a_case_are_read_as_those_in_files(tmp_path: Path) -> None:
     (case := tmp_path / "times_test.yaml").write_text("""\
 given:
