@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from koord.accounting.resources import is_bytes
-from koord.api.names import LABEL_POD_GROUP, LABEL_QUOTA_PARENT
+from koord.api.names import LABEL_QUOTA_PARENT
 from koord.api.quantity import QuantityError, format_binary, parse_milli, parse_value
 from koord.decisions.record import Number, Record, Term
 from roles.tools import quota
-from roles.tools.facts import Gathered, Live, event_time, uids_of
+from roles.tools.facts import Gathered, Live, event_time, gang_of, uids_of
 from roles.tools.headline import ALLOWANCE, LENGTH, cpus, headline, short
 from roles.tools.nearest import Nearest, nearest_node
 
@@ -335,7 +335,7 @@ def _pod_section(live: Live, obj: dict[str, Any], now: float) -> Section:
         if why := _failure(status):
             lines.append(f"It failed: {why.rstrip('.')}.")
         return Section("API server", tuple(lines), _conditions(obj, now) + _events(live.events, now))
-    if not node and (gang := labels.get(LABEL_POD_GROUP)):
+    if not node and (gang := gang_of(obj)):
         lines.append(f"It is scheduled with its gang: koord why podgroup {meta.get('namespace', '')}/{gang}")
     if not node:
         lines += _untouched(spec, status)
@@ -398,7 +398,7 @@ def _group_section(live: Live, obj: dict[str, Any], now: float) -> Section:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     placed = sum(1 for pod in live.pods if (pod.get("spec") or {}).get("nodeName"))
     lines = [
-        f"{status.get('phase') or 'No phase yet'}; {_count(len(live.pods), 'pod')} with its label, {placed} on nodes, "
+        f"{status.get('phase') or 'No phase yet'}; {_count(len(live.pods), 'member')}, {placed} on nodes, "
         f"{spec.get('minMember', 0)} needed together."
     ]
     return Section("API server", tuple(lines), _events(live.events, now))

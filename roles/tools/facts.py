@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from koord.api.gangs import gang_name
 from koord.api.names import ANNOTATION_CONFIG_MIRROR
 from koord.api.times import TimeError, parse_time
 from koord.decisions.record import Record
@@ -39,6 +40,12 @@ class Gathered:
     def obj(self) -> dict[str, Any]:
         """The live object; empty where it was not asked for, or is not there."""
         return (self.live.obj if self.live is not None else None) or {}
+
+
+def gang_of(obj: Mapping[str, Any]) -> str:
+    """The name of the gang that a pod is a member of, as the scheduler reads it; "" for none."""
+    meta = obj.get("metadata") or {}
+    return gang_name(meta.get("labels") or {}, meta.get("annotations") or {})
 
 
 def uids_of(obj: Mapping[str, Any]) -> frozenset[str]:

@@ -14,7 +14,7 @@ import msgspec
 import orjson
 
 from koord.api.kinds import BY_KIND, EVENTS, NODES, PODS
-from koord.api.names import LABEL_POD_GROUP, LABEL_QUOTA_NAME
+from koord.api.names import LABEL_QUOTA_NAME
 from koord.config.urls import is_http_url
 from koord.decisions.record import Record, decode_many, encode
 from koord.decisions.sinks import log_files, read_records
@@ -22,7 +22,7 @@ from koord.kube import config, errors
 from koord.kube.client import PATIENCE, Client
 from koord.process.errors import UsageError
 from roles.tools import reach
-from roles.tools.facts import Gathered, Live, event_time, uids_of
+from roles.tools.facts import Gathered, Live, event_time, gang_of, uids_of
 from roles.tools.place import SYSTEM_NAMESPACE
 from roles.tools.reach import Endpoint
 
@@ -268,7 +268,8 @@ async def _beside_quota(client: Client, namespace: str, obj: Obj, live: Live) ->
 
 async def _beside_group(client: Client, namespace: str, obj: Obj, live: Live) -> None:
     live.events = await _events(client, namespace, obj)
-    live.pods = (await client.list(PODS, namespace, label_selector=f"{LABEL_POD_GROUP}={obj['metadata']['name']}")).items
+    name = obj["metadata"]["name"]
+    live.pods = [pod for pod in (await client.list(PODS, namespace)).items if gang_of(pod) == name]
 
 
 async def _beside_pod(client: Client, namespace: str, obj: Obj, live: Live) -> None:

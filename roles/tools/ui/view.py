@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from koord.api import names
+from koord.api.gangs import gang_name
 from koord.api.objects import Pod
 from koord.decisions.record import Record
 from roles.tools.facts import time_of
@@ -65,7 +66,7 @@ def pending(pods: Iterable[Pod]) -> dict[str, Any]:
                 "reason": reason,
                 "message": message,
                 "qos": pod.metadata.labels.get(names.LABEL_POD_QOS, ""),
-                "gang": pod.metadata.labels.get(names.LABEL_POD_GROUP, ""),
+                "gang": gang_name(pod.metadata.labels, pod.metadata.annotations),
             }
         )
     found.sort(key=lambda one: (one["since"] or 0.0, one["namespace"], one["name"]))

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.kinds import ELASTICQUOTAS, EVENTS, NODES, PODS
+from koord.api.kinds import ELASTICQUOTAS, EVENTS, NODES, PODGROUPS, PODS
 from koord.api.names import ANNOTATION_CONFIG_MIRROR
 from koord.apiserver.testing import running_server
 from koord.cli import main
@@ -527,6 +527,34 @@ def test_only_the_quota_that_is_full_is_shown() -> None:
     (table,) = told.sections[0].tables
     assert table.headings == ("Quota", "Resource", "Short of", "Pod asks", "Used", "May use", "Min", "Max")
     assert table.rows == (("team-a", "cpu", "2", "2", "4", "4", "2", "4.5"),)
+
+
+def test_a_gang_has_all_of_its_members_however_they_name_it(tmp_path: Path) -> None:
+    """As the scheduler counts them: by the label, by the former label, or by the annotation."""
+    names = (
+        {"labels": {"pod-group.scheduling.sigs.k8s.io": "ring"}},
+        {"labels": {"pod-group.scheduling.sigs.k8s.io/name": "ring"}},
+        {"annotations": {"gang.scheduling.koordinator.sh/name": "ring"}},
+        {"labels": {"pod-group.scheduling.sigs.k8s.io": "another"}, "annotations": {"gang.scheduling.koordinator.sh/name": "ring"}},
+    )
+
+    async def story() -> None:
+        async with running_server(crds=True) as server, server.client() as client:
+            group = {"apiVersion": PODGROUPS.api_version, "kind": "PodGroup", "metadata": {"name": "ring"}, "spec": {"minMember": 4}}
+            await client.create(PODGROUPS, group, "default")
+            for number, meta in enumerate(names):
+                spec = {"containers": [{"name": "c", "image": "i"}]}
+                body = {"apiVersion": "v1", "kind": "Pod", "metadata": {**meta, "name": f"ring-{number}"}, "spec": spec}
+                await client.create(PODS, body, "default")
+            scheduler = await serve("scheduler")
+            reached = ("--kubeconfig", str(server.kubeconfig_path), "--endpoint", scheduler.url)
+            result = await why("podgroup", "default/ring", *reached)
+            assert "it has 3 of the 4 pods that it needs together" in result.output, result.output
+            assert "3 members, 0 on nodes, 4 needed together." in result.output
+            assert "koord why podgroup default/ring" in (await why("pod", "default/ring-2", *reached)).output
+            await scheduler.stop()
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize(
