@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -64,14 +65,14 @@ def read(path: Path) -> Iterator[Line]:
 
 
 def _time(text: str, where: str) -> float:
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        pass
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"{where}: timestamp: {text!r} is neither seconds nor RFC 3339") from None
+    for read in (float, lambda told: datetime.fromisoformat(told).timestamp()):
+        try:
+            seconds = read(text)
+        except (TypeError, ValueError):
+            continue
+        if math.isfinite(seconds):
+            return seconds
+    raise ConfigurationError(f"{where}: timestamp: {text!r} is neither seconds nor RFC 3339")
 
 
 def _amount(text: str, where: str, column: str) -> float:

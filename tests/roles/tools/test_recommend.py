@@ -90,6 +90,9 @@ def test_a_csv_file_with_a_kill(tmp_path) -> None:
     [
         ("a,b\n1,2", "no column timestamp, workload"),
         ("timestamp,workload,container,replica,cpu,memory\nnoon,w,c,r,1,1", ":2: timestamp: 'noon'"),
+        ("timestamp,workload,container,replica,cpu,memory\n1,w,c,r,1,1\nnan,w,c,r,1,1", ":3: timestamp: 'nan'"),
+        ("timestamp,workload,container,replica,cpu,memory\n-inf,w,c,r,1,1", ":2: timestamp: '-inf'"),
+        ("timestamp,workload,container,replica,cpu,memory\n1,w,c,r,nan,1", ":2: cpu: 'nan'"),
         ("timestamp,workload,container,replica,cpu,memory\n1,w,c,r,1,1\n2,w,c,r,-1,1", ":3: cpu: '-1'"),
         ("timestamp,workload,container,replica,cpu,memory\n1,w,c,r,1,4Xi", ":2: memory: '4Xi'"),
     ],
