@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from koord.config import slo
+from koord.config import plainyaml, slo
 from koord.config.errors import ConfigError
 from koord.config.scheduler import KubeSchedulerConfiguration, load
 from koord.config.slo import SLOConfig
@@ -50,8 +50,8 @@ class Asked:
 def _document(path: str) -> dict[str, Any]:
     """The first object of a file; an empty one for what its reader is to complain of."""
     try:
-        found = next(iter(yaml.safe_load_all(Path(path).read_text())), None)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        found = next(iter(plainyaml.load_all(Path(path).read_bytes())), None)
+    except (OSError, yaml.YAMLError):
         return {}
     return found if isinstance(found, dict) else {}
 
