@@ -67,7 +67,8 @@ class Objects:
         inside = [one.path for one in known]
         for message in await self.admission.admit(obj):
             path = path_in(message)
-            if any(one.startswith(f"{join(document.base, path)}.") for one in inside):
+            full = join(document.base, path)
+            if any(one.startswith((f"{full}.", f"{full}[")) for one in inside):
                 continue
             found.append(document.finding(message.removeprefix(f"{path}: "), path))
         return found

@@ -122,7 +122,7 @@ def _inside(document: Document, where: str, text: str, error: ConfigError) -> Fi
 
     from koord.config.positions import Positions
 
-    full = join(document.base, f"{where}.{error.path}" if error.path else where)
+    full = join(document.base, join(where, error.path))
     position = document.at(where)
     inner = document.places.inner(join(document.prefix, where))
     if inner is not None and document.inner is None:

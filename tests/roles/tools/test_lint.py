@@ -567,6 +567,22 @@ def test_syntax_lists_duplicates_and_what_is_no_object(tmp_path: Path) -> None:
     assert next(one for one in found if one["file"].endswith("3.yaml"))["path"].startswith("items[0].")
 
 
+def test_a_mistake_in_a_list_inside_an_annotation_has_its_path(tmp_path: Path) -> None:
+    key = "scheduling.koordinator.sh/reservation-owners"
+    pod = f"""\
+        apiVersion: v1
+        kind: Pod
+        metadata:
+          name: a
+          annotations:
+            {key}: '[{{"objectt": {{"name": "x"}}}}]'
+        spec: {{containers: [{{name: main, image: any}}]}}
+        """
+    status, found = lint(tmp_path, pod)
+    assert status == 1
+    check_places(found, {f'metadata.annotations["{key}"][0].objectt': '"objectt"'})
+
+
 def test_keys_that_are_numbers_or_truth_values_are_read_as_texts(tmp_path: Path) -> None:
     text = """\
         apiVersion: v1
