@@ -16,7 +16,7 @@ from koord.config.schema import unknown as unknown_in_schema
 from roles.tools.lint.finding import Finding, Level
 from roles.tools.lint.keys import ANNOTATIONS, LABEL_VALUES, LABELS, SCHEMAS, SHAPES
 from roles.tools.lint.shapes import unknown_members
-from roles.tools.lint.sources import Document, join, part_of
+from roles.tools.lint.sources import Document, Inside, join, part_of
 
 _NEAR = 0.8
 _LISTED = (*LABELS, *ANNOTATIONS)
@@ -97,7 +97,8 @@ def _annotations(document: Document, values: Mapping[str, str], path: str) -> It
         except AnnotationError as error:
             yield document.finding(error.detail, where)
             continue
-        yield from (_inside(document, where, values[key], error) for error in _members(key, values[key]))
+        inside = Inside(document, where, values[key])
+        yield from (inside.finding(one.message, one.path, key=one.concerns_key) for one in _members(key, values[key]))
 
 
 def _members(key: str, text: str) -> Iterator[ConfigError]:
@@ -114,22 +115,6 @@ def _members(key: str, text: str) -> Iterator[ConfigError]:
         return
     for where, name, known in unknown_members(SHAPES[key], value):
         yield ConfigError(join(where, name), unknown_field(name, known))
-
-
-def _inside(document: Document, where: str, text: str, error: ConfigError) -> Finding:
-    """A mistake within the JSON text of an annotation."""
-    import yaml
-
-    from koord.config.positions import Positions
-
-    full = join(document.base, join(where, error.path))
-    position = document.at(where)
-    inner = document.places.inner(join(document.prefix, where))
-    if inner is not None and document.inner is None:
-        root = yaml.compose(text.replace("\t", " "), Loader=yaml.SafeLoader)
-        if root is not None:
-            position = inner.outer(Positions(root, text).of(error.path, key=error.concerns_key))
-    return Finding(document.source.name, position, Level.ERROR, error.message, full, document.subject)
 
 
 TEMPLATES: dict[str, str] = {

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,28 @@ class Document:
         kind, meta = self.data.get("kind"), mapping(self.data.get("metadata"))
         name = "/".join(str(part) for part in (meta.get("namespace"), meta.get("name")) if part)
         return f"{kind} {name}".strip() if isinstance(kind, str) else ""
+
+
+class Inside:
+    """The JSON text of one field, with the places of its own fields in the file."""
+
+    def __init__(self, document: Document, path: str, text: str) -> None:
+        self._document, self._path, self._text = document, path, text
+        self._inner = document.places.inner(join(document.prefix, path)) if document.inner is None else None
+
+    @cached_property
+    def _places(self) -> Positions | None:
+        root = yaml.compose(self._text.replace("\t", " "), Loader=yaml.SafeLoader)
+        return Positions(root, self._text) if root is not None else None
+
+    def finding(self, message: str, path: str = "", *, key: bool = False, position: Position | None = None) -> Finding:
+        """A mistake at a path of the JSON, or at a `position` in the text; of the whole field where neither is to be found."""
+        document = self._document
+        if position is None and self._inner is not None and self._places is not None:
+            position = self._places.of(path, key=key)
+        place = self._inner.outer(position) if self._inner is not None and position is not None else document.at(self._path)
+        full = join(join(document.base, self._path), path)
+        return Finding(document.source.name, place, Level.ERROR, message, full, document.subject)
 
 
 def mapping(value: Any) -> dict[str, Any]:
