@@ -21,7 +21,7 @@ from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import Kind, Write, sequence
 from roles.koordlet.claims.plugin import GATE as CLAIMS
 from roles.koordlet.eviction.evictor import Evictor, PodEvictor
-from roles.koordlet.eviction.kill import ContainerKiller, Endpoints
+from roles.koordlet.eviction.kill import ContainerKiller
 from roles.koordlet.eviction.runner import EvictionRunner
 from roles.koordlet.extensions import Extensions
 from roles.koordlet.guard import NAME as GUARD
@@ -96,7 +96,7 @@ class Acting:
         evictor: Evictor = PodEvictor(
             client,
             only_api=options.only_evict_by_api,
-            stop_containers=None if options.only_evict_by_api else ContainerKiller(Endpoints.of(host.root, options)),
+            stop_containers=None if options.only_evict_by_api else ContainerKiller(host.root, options),
             tell=self._tell,
             metrics=metrics,
             recorder=recorder,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from koord.process.unixsocket import path_of, target
 from roles.koordlet.host.cgroup import split_container_id
@@ -24,34 +23,11 @@ SOCKETS: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoints:
-    """Where the CRI of each runtime is: as given by flags, else the first well-known socket that exists."""
-
-    root: HostRoot
-    given: dict[str, str]
-
-    @classmethod
-    def of(cls, root: HostRoot, options: Options) -> Endpoints:
-        return cls(root, {"containerd": options.containerd_endpoint, "docker": options.docker_endpoint, "pouch": options.pouch_endpoint})
-
-    def find(self, runtime: str) -> str | None:
-        """Socket path, or None."""
-        given = self.given.get(runtime, "")
-        if given:
-            return path_of(given)
-        for name in SOCKETS.get(runtime, ()):
-            path = self.root.var_run_path(name)
-            if os.path.exists(path):
-                return path
-        return None
-
-
 class ContainerKiller:
     """Stops containers one after the other. One that has ended, or cannot be stopped, does not keep the others running."""
 
-    def __init__(self, endpoints: Endpoints) -> None:
-        self._endpoints = endpoints
+    def __init__(self, root: HostRoot, options: Options) -> None:
+        self._root, self._options = root, options
 
     async def __call__(self, pod: PodState) -> str | None:
         """Stop the containers of ``spec.containers`` that run; what went wrong, or None."""
@@ -66,8 +42,15 @@ class ContainerKiller:
             runtime, bare = split_container_id(container_id)
         except HostError as error:
             return str(error)
-        socket = self._endpoints.find(runtime)
+        socket = self._socket(runtime)
         return f"no CRI socket of {runtime} was found" if socket is None else await _stop(socket, bare)
+
+    def _socket(self, runtime: str) -> str | None:
+        """Where the CRI of a runtime is: as given by flag, else the first well-known socket that exists."""
+        if given := getattr(self._options, f"{runtime}_endpoint", ""):
+            return path_of(given)
+        paths = (self._root.var_run_path(name) for name in SOCKETS.get(runtime, ()))
+        return next(filter(os.path.exists, paths), None)
 
 
 async def _stop(socket: str, container_id: str) -> str | None:

@@ -12,8 +12,9 @@ import pytest
 from grpc import aio
 
 from koord.protocols import cri_pb2
-from roles.koordlet.eviction.kill import ContainerKiller, Endpoints
+from roles.koordlet.eviction.kill import ContainerKiller
 from roles.koordlet.host.root import HostRoot
+from roles.koordlet.options import Options
 
 METHOD = "/runtime.v1.RuntimeService/StopContainer"
 
@@ -52,7 +53,7 @@ def stop(
         await server.start()
         (socket.parent / "made").rename(socket)
         try:
-            killer = ContainerKiller(Endpoints(HostRoot(), {"containerd": f"{prefix}{socket}"}))
+            killer = ContainerKiller(HostRoot(), Options(containerd_endpoint=f"{prefix}{socket}"))
             return await killer(SimpleNamespace(containers=containers)), runtime.stopped  # type: ignore[arg-type]
         finally:
             await server.stop(None)
