@@ -89,11 +89,6 @@ def _without_tools(*names: str) -> Callable[[Machine], str]:
     return check
 
 
-def _either(*checks: Callable[[Machine], str]) -> Callable[[Machine], str]:
-    """The first thing that lacks."""
-    return lambda machine: next((why for check in checks if (why := check(machine))), "")
-
-
 def _core_scheduling(machine: Machine) -> str:
     if why := foreign(machine.root, PROCESSES):
         return f"no cookies: {why}"

@@ -15,7 +15,7 @@ from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.memsw import MEMSW, swap_limit
 from roles.koordlet.actuation.places import PROCESS_FILE, identity
 from roles.koordlet.actuation.systemfiles import FILES
-from roles.koordlet.actuation.threeway import Undo, means
+from roles.koordlet.actuation.threeway import Undo, means, schemata
 from roles.koordlet.actuation.values import merged, other_words, same
 from roles.koordlet.actuation.writes import Kind, Write
 from roles.koordlet.host.errors import CgroupGoneError, FileMissingError, HostError, ResourceUnsupportedError
@@ -299,24 +299,9 @@ def _has_line(resource: str, current: str, line: str) -> bool:
     if resource in _NEVER_JOURNALLED:
         return False
     if resource == "schemata":
-        return _schemata_has(current, line)
+        # only the domains that the line names count: the kernel merges, and cache ids need not start at 0
+        wanted = schemata(line)
+        return bool(wanted) and wanted.items() <= schemata(current).items()
     if resource == "sched_features":
         return line.strip() in current.split()
     return any(own.split() == line.split() for own in current.splitlines())
-
-
-def _schemata_has(current: str, line: str) -> bool:
-    """Only the domains that the line names count: the kernel merges, and cache ids need not start at 0."""
-    name, _, domains = line.strip().partition(":")
-    for own in current.splitlines():
-        label, _, values = own.strip().partition(":")
-        if label.strip() == name:
-            have = dict(_domain(part) for part in values.split(";") if "=" in part)
-            return all(have.get(key) == value for key, value in (_domain(p) for p in domains.split(";") if "=" in p))
-    return False
-
-
-def _domain(part: str) -> tuple[str, str]:
-    key, _, value = part.partition("=")
-    text = value.strip().lower().lstrip("0")
-    return key.strip(), text or "0"

@@ -120,7 +120,7 @@ def with_ours(undo: Undo, ours: tuple[str, ...] | None, text: str, *, done: bool
 
 def _key(undo: Undo, text: str) -> object:
     if undo is Undo.LINES:
-        return tuple(sorted(_schemata(text)))
+        return tuple(sorted(schemata(text)))
     if undo is Undo.WORDS:
         return _feature(text.strip())
     if undo is Undo.DEVICES:
@@ -135,26 +135,28 @@ _Cell = tuple[str, str]
 """Resource and cache id."""
 
 
-def _schemata(text: str) -> dict[_Cell, str]:
+def schemata(text: str) -> dict[_Cell, str]:
+    """Values by resource and cache id, in one spelling."""
     out: dict[_Cell, str] = {}
     for line in text.splitlines():
         label, colon, domains = line.strip().partition(":")
         for part in domains.split(";") if colon else ():
-            domain, _, value = part.partition("=")
-            out[label.strip(), domain.strip()] = value.strip().lower().lstrip("0") or "0"
+            domain, equals, value = part.partition("=")
+            if equals:
+                out[label.strip(), domain.strip()] = value.strip().lower().lstrip("0") or "0"
     return out
 
 
 def _ours_of(ours: tuple[str, ...]) -> dict[_Cell, set[str]]:
     out: dict[_Cell, set[str]] = {}
     for line in ours:
-        for cell, value in _schemata(line).items():
+        for cell, value in schemata(line).items():
             out.setdefault(cell, set()).add(value)
     return out
 
 
 def _lines(before: str, ours: tuple[str, ...] | None, now: str) -> Back:
-    had, have = _schemata(before), _schemata(now)
+    had, have = schemata(before), schemata(now)
     if ours is None:
         # the last line of a label is the one in force
         current = {line.partition(":")[0].strip(): line.strip() for line in now.splitlines()}
@@ -175,9 +177,9 @@ def _lines(before: str, ours: tuple[str, ...] | None, now: str) -> Back:
 
 
 def _lines_before(before: str, ours: tuple[str, ...], now: str) -> str:
-    had, mine = _schemata(before), _ours_of(ours)
+    had, mine = schemata(before), _ours_of(ours)
     out: dict[str, list[str]] = {}
-    for cell, value in _schemata(now).items():
+    for cell, value in schemata(now).items():
         old = had.get(cell, value) if value in mine.get(cell, ()) else value
         out.setdefault(cell[0], []).append(f"{cell[1]}={old}")
     return "\n".join(f"{label}:{';'.join(parts)}" for label, parts in out.items())

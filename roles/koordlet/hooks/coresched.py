@@ -91,7 +91,6 @@ class CoreSched(Hook[CoreRule]):
         super().__init__(options, gate)
         self._kernel = kernel
         self._cookies: CookieStore | None = None
-        self._complaint = ""
         self._looked = False
         self._seen: list[tuple[PodContext, str, str, str, int]] = []
 
@@ -152,7 +151,7 @@ class CoreSched(Hook[CoreRule]):
                 elif cookie := self._cookies.join(directory, group, pids, snapshot.time):
                     self._seen.append((pod, name, container_id, group, cookie))
             except OSError as error:
-                self._complain(f"pod {pod.key} container {name or '(sandbox)'}: {error}")
+                self.complain(f"pod {pod.key} container {name or '(sandbox)'}: {error}")
         self._cookies.sweep(snapshot.time, {directory for _, _, _, directory, _, _ in listed})
 
     def _left_over(self, snapshot: Snapshot, pods: Pods) -> bool:
@@ -167,7 +166,7 @@ class CoreSched(Hook[CoreRule]):
         path = snapshot.host.cgroups.file("cgroup.procs", directory)
         if self.note(Entry(path, "", Undo.COOKIES, "cgroup.procs", identity(path))):
             return True
-        self._complain(f"{directory} cannot be put on record; its processes get no cookie")
+        self.complain(f"{directory} cannot be put on record; its processes get no cookie")
         return False
 
     def samples(self, rule: CoreRule | None, pods: Pods) -> Iterator[Sample]:
@@ -195,20 +194,15 @@ class CoreSched(Hook[CoreRule]):
         kernel = self._kernel
         if kernel is None:
             if why := foreign(snapshot.host.root, PROCESSES):
-                self._complain(f"no cookies: {why}")
+                self.complain(f"no cookies: {why}")
                 return None
             kernel = self._kernel = Prctl()
         try:
             own = kernel.get(0)
         except OSError as error:
-            self._complain(f"the kernel has no core scheduling: {error}")
+            self.complain(f"the kernel has no core scheduling: {error}")
             return None
         if own:
-            self._complain(f"koordlet itself carries the cookie {own:#x}: it must not, to be able to take cookies away")
+            self.complain(f"koordlet itself carries the cookie {own:#x}: it must not, to be able to take cookies away")
             return None
         return kernel
-
-    def _complain(self, text: str) -> None:
-        if text != self._complaint:
-            self._complaint = text
-            log.warning("hook CoreSched: %s", text)

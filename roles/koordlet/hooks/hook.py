@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from roles.koordlet.options import Options
     from roles.koordlet.qos.outcome import Sample
     from roles.koordlet.states.model import Snapshot
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -72,10 +75,17 @@ class Hook(ABC, Generic[R]):
         """What is on record that is undone that way, whenever it was noted."""
         self.forget: Callable[[Entry], None] = lambda entry: None
         """Takes what was undone off the record."""
+        self._complaint = ""
 
     def keep_record(self, executor: Executor) -> None:
         """Put on record by an executor what no file can say."""
         self.note, self.noted, self.forget = partial(executor.note, rule=self.name), executor.noted, executor.forget_noted
+
+    def complain(self, text: str) -> None:
+        """Log why it does not act, until that changes."""
+        if text != self._complaint:
+            self._complaint = text
+            log.warning("hook %s: %s", self.name, text)
 
     @property
     def enabled(self) -> bool:

@@ -21,6 +21,7 @@ from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import NODE, About, Kind, Write
 from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, Pods, RuleError
+from roles.koordlet.host.files import subdirectories
 from roles.koordlet.options import Options
 from roles.koordlet.qos import view
 from roles.koordlet.qos.resctrl import OWN_GROUP, ResctrlState, moves, probe, schemata, threads
@@ -192,8 +193,7 @@ class Resctrl(Hook[CacheRule]):
         if rule.units is None or not rule.units.groups:
             return False
         try:
-            with os.scandir(host.root.resctrl_path()) as entries:
-                made = sum(e.is_dir(follow_symlinks=False) and e.name not in _NO_GROUPS for e in entries)
+            made = sum(name not in _NO_GROUPS for name in subdirectories(host.root.resctrl_path()))
         except OSError:
             return False
         return made + 1 >= rule.units.groups
@@ -203,8 +203,7 @@ class Resctrl(Hook[CacheRule]):
         self._told = {uid: text for uid, text in self._told.items() if f"{PREFIX}{uid}" in wanted}
         base = snapshot.host.root.resctrl_path()
         try:
-            with os.scandir(base) as entries:
-                found = sorted(e.name for e in entries if e.name.startswith(PREFIX) and e.is_dir(follow_symlinks=False))
+            found = [name for name in subdirectories(base) if name.startswith(PREFIX)]
         except OSError:
             return
         now = seams.monotonic()  # the age of a directory is by a clock that may be set

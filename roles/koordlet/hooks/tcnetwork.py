@@ -56,7 +56,6 @@ class TCNetworkQoS(Hook[TCRule]):
     def __init__(self, options: Options, gate: Callable[[str], bool], applier: NetworkApplier | None = None) -> None:
         super().__init__(options, gate)
         self._applier = applier
-        self._complaint = ""
 
     def learn(self, snapshot: Snapshot, rule: TCRule | None) -> TCRule | None:
         if snapshot.slo is None:
@@ -83,21 +82,16 @@ class TCNetworkQoS(Hook[TCRule]):
         if self._applier is None:
             root = snapshot.host.root
             if why := foreign(root, NETWORK):
-                self._complain(f"no traffic is shaped: {why}")
+                self.complain(f"no traffic is shaped: {why}")
                 return
             self._applier = NetworkApplier(partial(run_command, root=root), OnRecord(self, root.sys))
         device = default_device(snapshot)
         if device is None:
-            self._complain("there is no IPv4 default route, so no NIC to shape")
+            self.complain("there is no IPv4 default route, so no NIC to shape")
             return
         addresses = {pod.uid: (pod, _address(pod)) for pod, _ in pods.values()}
         wanted: NetworkPlan = plan(device, rule.network, addresses)
         self._applier.want(wanted)
-
-    def _complain(self, text: str) -> None:
-        if text != self._complaint:
-            self._complaint = text
-            log.warning("hook %s: %s", self.name, text)
 
 
 def _address(pod: PodContext) -> str:

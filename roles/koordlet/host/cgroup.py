@@ -14,6 +14,7 @@ from enum import IntEnum, StrEnum
 
 from roles.koordlet.host.cgroup_files import TABLE, Check, FileSpec
 from roles.koordlet.host.errors import HostError, HostFileError, ResourceUnsupportedError
+from roles.koordlet.host.files import subdirectories
 from roles.koordlet.host.root import HostRoot, confine
 
 
@@ -72,8 +73,7 @@ def detect_layout(root: HostRoot, version: CgroupVersion) -> Layout | None:
         if os.path.isdir(os.path.join(cpu, Cgroups(root, version, driver).kubepods)):
             return Layout(driver)
     try:
-        with os.scandir(cpu) as entries:
-            tops = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        tops = subdirectories(cpu)
     except OSError:
         return None
     for top in tops:
@@ -235,8 +235,7 @@ class Cgroups:
         """
         base = self.subsystem_dir("cpuset", pod_dir)
         try:
-            with os.scandir(base) as entries:
-                names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
+            names = subdirectories(base)
         except OSError as error:
             raise HostFileError(base, f"cannot be listed: {error.strerror}") from error
         known = {d.rsplit("/", 1)[-1] for d in container_dirs}

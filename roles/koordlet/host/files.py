@@ -36,6 +36,12 @@ def raise_descriptor_limit() -> int:
     return soft
 
 
+def subdirectories(path: str) -> list[str]:
+    """Names of the directories in one, sorted. Raises OSError."""
+    with os.scandir(path) as entries:
+        return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+
+
 def missing(path: str) -> HostFileError:
     """The right error for a path that cannot be opened: directory gone or only the file."""
     if os.path.isdir(os.path.dirname(path)):

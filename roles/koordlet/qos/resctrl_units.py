@@ -46,11 +46,7 @@ def l3_mask(total: int, start: int, end: int) -> int | None:
 
 def cache_ids(schemata: str, resource: str) -> list[int]:
     """Cache ids of ``L3`` or ``MB`` in a schemata file, ascending; empty when it has no such line."""
-    for line in schemata.splitlines():
-        name, _, domains = line.strip().partition(":")
-        if name.strip() == resource:
-            return sorted(int(key) for part in domains.split(";") if (key := part.partition("=")[0].strip()).isdecimal())
-    return []
+    return sorted(cache_values(schemata, resource))
 
 
 def cache_values(schemata: str, resource: str) -> dict[int, int]:

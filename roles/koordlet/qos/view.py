@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from koord.accounting.cpuset import CPUSet, CPUSetError
-from roles.koordlet.host import cgroup_files, parse
+from roles.koordlet.host import cgroup_files, files, parse
 from roles.koordlet.host.cgroup_files import CFS_PERIOD_US
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.states.model import HostState, PodState
@@ -77,8 +77,7 @@ _FILE_OF = {"cpuset": "cpuset.cpus", "cpu": "cpu.cfs_quota_us"}
 def subdirectories(host: HostState, subsystem: str, directory: str) -> list[str]:
     """Cgroup directories right below one, sorted; empty when it is gone. ``subsystem`` is cpu or cpuset."""
     try:
-        with os.scandir(os.path.dirname(host.cgroups.file(_FILE_OF[subsystem], directory))) as entries:
-            names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        names = files.subdirectories(os.path.dirname(host.cgroups.file(_FILE_OF[subsystem], directory)))
     except (OSError, ValueError):
         return []
     return [f"{directory}/{name}" for name in names]

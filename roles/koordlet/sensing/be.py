@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import ClassVar
 
 from koord.api.names import RESOURCE_BATCH_CPU
@@ -12,6 +11,7 @@ from roles.koordlet.host import parse
 from roles.koordlet.host.cgroup import BESTEFFORT
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.topology import parse_cpu_list
+from roles.koordlet.qos import view
 from roles.koordlet.sensing.base import Collector, Round, SensingContext
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
@@ -106,17 +106,6 @@ class BECollector(Collector):
     def _containers(self, at: Round, directory: str) -> list[str]:
         if self._dirs is not None and at.mono - self._dirs[0] < _LIST_EVERY:
             return self._dirs[1]
-        base = self.context.host.cgroups.subsystem_dir("cpuset", directory)
-        found = [
-            f"{directory}/{pod}/{container}" for pod in _subdirectories(base) for container in _subdirectories(os.path.join(base, pod))
-        ]
+        _, _, found = view.tree(self.context.host, "cpuset", directory, 2)
         self._dirs = (at.mono, found)
         return found
-
-
-def _subdirectories(path: str) -> list[str]:
-    try:
-        with os.scandir(path) as entries:
-            return [e.name for e in entries if e.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []  # removed while it was being listed
