@@ -12,6 +12,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
@@ -74,39 +75,31 @@ class Evictor(Protocol):
         """Evict a pod; what stood against it, or None. One that also takes ``critical`` is told whether the need is (bool)."""
 
 
+@dataclass(eq=False)
 class PodEvictor:
     """The evictor of koordlet."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        only_api: bool,
-        stop_containers: StopContainers | None,
-        tell: Tell,
-        metrics: Metrics | None = None,
-        recorder: Recorder | None = None,
-        audit: AuditLog | None = None,
-        clock: Callable[[], float] = seams.monotonic,
-    ) -> None:
-        self._recorder = recorder
-        self._audit = audit
-        self._client = client
-        self._only_api = only_api
-        self._stop_containers = stop_containers
-        self._tell = tell
-        self._metrics = metrics
-        self._clock = clock
+    client: Client
+    _: KW_ONLY
+    only_api: bool
+    stop_containers: StopContainers | None
+    tell: Tell
+    metrics: Metrics | None = None
+    recorder: Recorder | None = None
+    audit: AuditLog | None = None
+    clock: Callable[[], float] = seams.monotonic
+
+    def __post_init__(self) -> None:
         self._evicted: dict[str, float] = {}
-        """Until when (by the clock) a pod is not evicted again."""
+        """Until when (by the self.clock) a pod is not evicted again."""
 
     @property
     def hastens(self) -> bool:
         """Whether a pod that was told to leave already goes sooner when it is evicted: the API only gives it the grace that it has."""
-        return self._stop_containers is not None and not self._only_api
+        return self.stop_containers is not None and not self.only_api
 
     def recently_evicted(self, uid: str) -> bool:
-        return self._clock() < self._evicted.get(uid, -math.inf)
+        return self.clock() < self._evicted.get(uid, -math.inf)
 
     async def evict(self, pod: PodState, gate: str, why: str, *, critical: bool = True) -> str | None:
         """Evict a pod; what stood against it, or None. Never raises.
@@ -128,45 +121,45 @@ class PodEvictor:
         elif answer is Answer.SILENCE:
             refusal = Unanswered(f"{refusal}; no container is stopped below the critical threshold" if self.hastens else refusal)
         if refusal is not None:
-            self._tell(pod, EVENT_FAIL, f"{message}: {refusal}")
+            self.tell(pod, EVENT_FAIL, f"{message}: {refusal}")
             return refusal
         self._remember(pod, LINGERS if answer is Answer.SILENCE else REMEMBER)
-        self._tell(pod, EVENT_SUCCESS, f"{message}: {why}")
-        if self._audit is not None:
-            self._audit.emit(AuditEvent("pod", pod.namespace, pod.name, reason="EvictPod", message=f"{gate}: {why}"), 1)
-        if self._metrics is not None:
-            self._metrics.pod_eviction.inc(REASON_LABEL)
-            self._metrics.pod_eviction_detail.inc(pod.namespace, pod.name, REASON_LABEL)
+        self.tell(pod, EVENT_SUCCESS, f"{message}: {why}")
+        if self.audit is not None:
+            self.audit.emit(AuditEvent("pod", pod.namespace, pod.name, reason="EvictPod", message=f"{gate}: {why}"), 1)
+        if self.metrics is not None:
+            self.metrics.pod_eviction.inc(REASON_LABEL)
+            self.metrics.pod_eviction_detail.inc(pod.namespace, pod.name, REASON_LABEL)
         return None
 
     def _remember(self, pod: PodState, seconds: float) -> None:
-        now = self._clock()
+        now = self.clock()
         self._evicted = {uid: until for uid, until in self._evicted.items() if now < until}
         self._evicted[pod.uid] = now + seconds
 
     async def _stop(self, pod: PodState, gate: str, why: str) -> bool:
         """Stop all containers; whether that worked. Told with an event, a record and an audit line, whatever came of it."""
-        assert self._stop_containers is not None
-        failure = await self._stop_containers(pod)
+        assert self.stop_containers is not None
+        failure = await self.stop_containers(pod)
         done = failure is None
         message = f"all containers stopped without grace: {why}" if done else f"containers were not all stopped: {failure}; {why}"
         if not done:
             log.warning("pod %s: %s", pod.key, message)
-        self._tell(pod, EVENT_STOPPED if done else EVENT_NOT_STOPPED, message)
-        if self._recorder is not None:
+        self.tell(pod, EVENT_STOPPED if done else EVENT_NOT_STOPPED, message)
+        if self.recorder is not None:
             subject = Subject("Pod", pod.namespace, pod.name, pod.uid)
             verdict = "ContainersStopped" if done else "ContainersNotStopped"
-            self._recorder.record(Record("koordlet", subject, seams.now(), verdict, rule=gate, message=message, features=("KA-EVX-01",)))
-        if self._audit is not None:
+            self.recorder.record(Record("koordlet", subject, seams.now(), verdict, rule=gate, message=message, features=("KA-EVX-01",)))
+        if self.audit is not None:
             event = AuditEvent("pod", pod.namespace, pod.name, reason="StopContainers", message=f"{gate}: {message}")
-            self._audit.emit(event, 1)
+            self.audit.emit(event, 1)
         return done
 
     async def _by_api(self, pod: PodState) -> tuple[str | None, Answer]:
         """What stood against it (None: nothing), and what kind of answer that is."""
         try:
             async with asyncio.timeout(ANSWER):
-                await self._client.evict(pod.namespace, pod.name, uid=pod.uid)
+                await self.client.evict(pod.namespace, pod.name, uid=pod.uid)
         except TimeoutError:
             return f"the API server does not answer: nothing came within {ANSWER:g} s", Answer.SILENCE
         except errors.NotFound:

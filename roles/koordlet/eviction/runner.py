@@ -7,6 +7,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 from koord import seams
@@ -24,32 +25,26 @@ log = logging.getLogger(__name__)
 FEATURES = ("KA-EVX-01",)
 
 
+@dataclass(eq=False)
 class EvictionRunner:
     """Runs the tasks of a strategy in the background, one run a strategy at a time; runs of different strategies take turns.
 
     ``mode_of`` says for a gate whether its evictions are carried out or only recorded.
     """
 
-    def __init__(
-        self,
-        evictor: Evictor,
-        recorder: Recorder,
-        mode_of: Callable[[str], Mode],
-        *,
-        metrics: Metrics | None = None,
-        clock: Callable[[], float] = seams.now,
-        steady: Callable[[], float] = seams.monotonic,
-    ) -> None:
-        self._metrics = metrics
-        self._steady = steady
+    evictor: Evictor
+    recorder: Recorder
+    mode_of: Callable[[str], Mode]
+    _: KW_ONLY
+    metrics: Metrics | None = None
+    clock: Callable[[], float] = seams.now
+    steady: Callable[[], float] = seams.monotonic
+
+    def __post_init__(self) -> None:
         self._told_to_leave: dict[str, float] = {}
         """Pods that were evicted, and when (monotonic)."""
-        self._evictor = evictor
-        self._hastens = bool(getattr(evictor, "hastens", True))
-        self._takes_critical = "critical" in inspect.signature(evictor.evict).parameters
-        self._recorder = recorder
-        self._mode_of = mode_of
-        self._clock = clock
+        self._hastens = bool(getattr(self.evictor, "hastens", True))
+        self._takes_critical = "critical" in inspect.signature(self.evictor.evict).parameters
         self._lock = asyncio.Lock()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._would: dict[tuple[str, str], float] = {}
@@ -97,7 +92,7 @@ class EvictionRunner:
         handled = {observe: set(going) for observe in (False, True)}
         fresh, silent = 0, False
         for task in tasks:
-            observe = Mode.OBSERVE in (mode, self._mode_of(task.gate))
+            observe = Mode.OBSERVE in (mode, self.mode_of(task.gate))
             ledger = ledgers[observe]
             if silent and not (observe or task.critical):
                 continue
@@ -105,7 +100,7 @@ class EvictionRunner:
                 if ledger.covers(task):
                     break
                 uid = victim.pod.uid
-                if uid in handled[observe] or self._evictor.recently_evicted(uid):
+                if uid in handled[observe] or self.evictor.recently_evicted(uid):
                     continue
                 handled[observe].add(uid)
                 if victim.lingering and not self._hastens:
@@ -131,7 +126,7 @@ class EvictionRunner:
 
     def _goes(self, victim: Victim, critical: bool) -> bool:
         """Whether what a pod holds comes free without a call. One that was evicted is not counted on for long unless it is about to go."""
-        told = self._evictor.recently_evicted(victim.pod.uid) or (victim.ending and not critical)
+        told = self.evictor.recently_evicted(victim.pod.uid) or (victim.ending and not critical)
         return told and (victim.ending or self._since(victim) < LINGERS)
 
     def _evicted_in_vain(self, victim: Victim) -> bool:
@@ -140,19 +135,19 @@ class EvictionRunner:
 
     def _since(self, victim: Victim) -> float:
         """Seconds since the pod was evicted."""
-        return self._steady() - self._told_to_leave.get(victim.pod.uid, -math.inf)
+        return self.steady() - self._told_to_leave.get(victim.pod.uid, -math.inf)
 
     async def _evict(self, task: EvictionTask, victim: Victim) -> str | None:
         """What stood against it, or None."""
         pod = victim.pod
         how = {"critical": task.critical} if self._takes_critical else {}
         try:
-            refusal = await self._evictor.evict(pod, task.gate, task.message, **how)
+            refusal = await self.evictor.evict(pod, task.gate, task.message, **how)
         except (Exception, SystemExit) as error:  # an evictor of somebody else's: this victim is passed over, and those before it count
             log.exception("the evictor failed at pod %s", pod.key)
             refusal = f"the evictor failed: {type(error).__name__}: {error}"
         if refusal is None:
-            now = self._steady()
+            now = self.steady()
             self._told_to_leave = {uid: at for uid, at in self._told_to_leave.items() if now - at < REMEMBER}
             self._told_to_leave[pod.uid] = now
             self._record(task, victim, "Evicted", task.message)
@@ -164,23 +159,23 @@ class EvictionRunner:
 
     def _observed(self, task: EvictionTask, victim: Victim) -> None:
         """Once a minute for a gate and a pod: it would be evicted again and again, since nothing is done."""
-        now = self._clock()
+        now = self.clock()
         key = (task.gate, victim.pod.uid)
         self._would = {k: at for k, at in self._would.items() if now - at < 60.0}
         if key in self._would:
             return
         self._would[key] = now
-        if self._metrics is not None:
-            self._metrics.would_evict.inc(task.gate)
+        if self.metrics is not None:
+            self.metrics.would_evict.inc(task.gate)
         self._record(task, victim, "WouldEvict", task.message)
 
     def _record(self, task: EvictionTask, victim: Victim, verdict: str, message: str) -> None:
         pod = victim.pod
-        self._recorder.record(
+        self.recorder.record(
             Record(
                 role="koordlet",
                 subject=Subject("Pod", pod.namespace, pod.name, pod.uid),
-                time=self._clock(),
+                time=self.clock(),
                 verdict=verdict,
                 rule=task.gate,
                 message=message,

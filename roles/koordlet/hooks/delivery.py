@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from koord import seams
@@ -40,80 +40,72 @@ async def never() -> bool:
     return False
 
 
+@dataclass(eq=False)
 class Delivery:
     """Asked by the gRPC service and by the NRI plugin. Methods raise HookError where the failure policy says so."""
 
-    def __init__(
-        self,
-        asking: Asking,
-        reconciler: Reconciler,
-        executor: Executor,
-        snapshot: Callable[[], Snapshot],
-        modes: Callable[[str], Mode],
-        *,
-        disabled: frozenset[Stage],
-        feature: str,
-        fetch: Fetch = never,
-    ) -> None:
-        self._asking = asking
-        self._reconciler = reconciler
-        self._executor = executor
-        self._snapshot = snapshot
-        self._modes = modes
-        self._disabled = disabled
-        self._feature = feature
-        self._fetch = fetch
+    asking: Asking
+    reconciler: Reconciler
+    executor: Executor
+    snapshot: Callable[[], Snapshot]
+    modes: Callable[[str], Mode]
+    _: KW_ONLY
+    disabled: frozenset[Stage]
+    feature: str
+    fetch: Fetch = never
+
+    def __post_init__(self) -> None:
         self._unlisted: deque[str] = deque(maxlen=_UNLISTED)
 
     @property
     def cgroups(self) -> Cgroups:
-        return self._executor.host.cgroups
+        return self.executor.host.cgroups
 
     @property
     def root(self) -> HostRoot:
-        return self._executor.host.root
+        return self.executor.host.root
 
     def note(self, entry: Entry) -> bool:
         """Put what is about to be made on the node on record; whether it may be."""
-        return self._executor.note(entry, OWNER)
+        return self.executor.note(entry, OWNER)
 
     @property
     def strict(self) -> bool:
         """Whether a request fails with what cannot be read or decided."""
-        return self._asking.strict
+        return self.asking.strict
 
     def pod(self, stage: Stage, pod: PodContext) -> Answer:
         """The answer for a pod; what it means for the pod's own files is written."""
-        if stage in self._disabled:
+        if stage in self.disabled:
             return NOTHING
-        snapshot = self._snapshot()
+        snapshot = self.snapshot()
         pod = self._known(pod, snapshot, None)
-        answers = self._asking.pod(pod, stage)
+        answers = self.asking.pod(pod, stage)
         if pod.cgroup_dir:
-            self._reconciler.pod_now(pod, answers, snapshot, stage)
+            self.reconciler.pod_now(pod, answers, snapshot, stage)
         self._record(stage, pod, "", answers, snapshot.time)
         return answers.only(self._enforced).answer
 
     def container(self, stage: Stage, container: ContainerContext) -> Answer:
         """The answer for a container."""
-        if stage in self._disabled:
+        if stage in self.disabled:
             return NOTHING
-        container = replace(container, pod=self._known(container.pod, self._snapshot(), container.own_shares))
-        answers = self._within_its_pod(container.pod, self._in_a_group_that_is_there(container, self._asking.container(container, stage)))
+        container = replace(container, pod=self._known(container.pod, self.snapshot(), container.own_shares))
+        answers = self._within_its_pod(container.pod, self._in_a_group_that_is_there(container, self.asking.container(container, stage)))
         self._record(stage, container.pod, container.name, answers, seams.now())
         answer = answers.only(self._enforced).answer
-        self._reconciler.answered(container.pod.uid, container.name, answer)
+        self.reconciler.answered(container.pod.uid, container.name, answer)
         return answer
 
     async def look_up(self, uid: str, annotations: Mapping[str, str]) -> None:
         """Ask the kubelet for a pod that carries an allocation and is not listed yet: what it asks for decides what it gets."""
-        if not any(key in annotations for key in ALLOCATIONS) or self._snapshot().pod(uid) is not None:
+        if not any(key in annotations for key in ALLOCATIONS) or self.snapshot().pod(uid) is not None:
             return
         try:
-            answered = await asyncio.wait_for(self._fetch(), _PATIENCE)
+            answered = await asyncio.wait_for(self.fetch(), _PATIENCE)
         except TimeoutError:
             answered = False
-        if answered and self._snapshot().pod(uid) is None:
+        if answered and self.snapshot().pod(uid) is None:
             self._unlisted.append(uid)
 
     def _known(self, pod: PodContext, snapshot: Snapshot, shares: int | None) -> PodContext:
@@ -133,9 +125,9 @@ class Delivery:
             return answers
         hook, about = answers.owners["rdt_class"], f"pod {container.pod.key} resctrl group"
         if not self._enforced(hook) or os.path.isdir(self.root.resctrl_path(group)):
-            self._asking.well(hook, about)
+            self.asking.well(hook, about)
             return answers
-        self._asking.trouble(hook, about, ValueError(f"{group} is not made (yet); containers start without a group of their own"))
+        self.asking.trouble(hook, about, ValueError(f"{group} is not made (yet); containers start without a group of their own"))
         owners = {field: owner for field, owner in answers.owners.items() if field != "rdt_class"}
         return Answers(replace(answers.answer, rdt_class=None), owners)
 
@@ -143,18 +135,18 @@ class Delivery:
         """On cgroup v1 the kernel refuses a container more than its pod has, and it could not start: where a strategy holds the pod's quota
         it gets no more than that, until the reconciler may give it the rest."""
         quota = answers.answer.cpu_quota
-        if self.cgroups.v2 or quota is None or quota <= 0 or not self._executor.holds.holder(QUOTA, pod.cgroup_dir):
+        if self.cgroups.v2 or quota is None or quota <= 0 or not self.executor.holds.holder(QUOTA, pod.cgroup_dir):
             return answers
-        whole = view.usual_quota(self._executor.host, pod.cgroup_dir)
+        whole = view.usual_quota(self.executor.host, pod.cgroup_dir)
         if whole is None or not 0 < whole < quota:
             return answers
         return Answers(replace(answers.answer, cpu_quota=whole), answers.owners)
 
     def _enforced(self, hook: str) -> bool:
-        return self._modes(hook) is Mode.ENFORCE
+        return self.modes(hook) is Mode.ENFORCE
 
     def _record(self, stage: Stage, pod: PodContext, container: str, answers: Answers, now: float) -> None:
-        recorder = self._executor.recorder
+        recorder = self.executor.recorder
         if recorder is None or not answers.owners:
             return
         for hook in dict.fromkeys(answers.owners.values()):
@@ -170,6 +162,6 @@ class Delivery:
                     rule=hook,
                     message=f"{stage}{f' of container {container}' if container else ''}: {what}",
                     numbers=numbers,
-                    features=(self._feature,),
+                    features=(self.feature,),
                 )
             )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from koord import seams
@@ -62,23 +62,18 @@ class Pass:
     """Which cgroup files (resource, directory) held what koordlet gave them before this pass wrote to them, as far as that was asked."""
 
 
+@dataclass(eq=False)
 class Reconciler:
     """One a process; passes must not overlap."""
 
-    def __init__(
-        self,
-        asking: Asking,
-        *,
-        executor: Executor,
-        modes: Callable[[str], Mode],
-        metrics: Metrics,
-        notify: Callable[[Notice], None] = lambda notice: None,
-    ) -> None:
-        self._notify = notify
-        self._asking = asking
-        self._executor = executor
-        self._modes = modes
-        self._metrics = metrics
+    asking: Asking
+    _: KW_ONLY
+    executor: Executor
+    modes: Callable[[str], Mode]
+    metrics: Metrics
+    notify: Callable[[Notice], None] = lambda notice: None
+
+    def __post_init__(self) -> None:
         self._plans: dict[str, _Plan] = {}
         self._sandboxes: dict[str, str] = {}
         self._hooks: tuple[Hook[Any], ...] = ()
@@ -118,9 +113,9 @@ class Reconciler:
         """Carry out what a runtime's request led to for a pod's own directory, ahead of the next pass."""
         for job in jobs([writes(answers, pod.cgroup_dir, About.of(pod), _period(snapshot))]):
             self._carry_out(job, "pod", snapshot, Pass())
-        for hook in self._asking.hooks:
+        for hook in self.asking.hooks:
             if stage in hook.pod_stages:
-                for more in in_steps(hook.at_pod(stage, snapshot, pod, self._asking.rule(hook))):
+                for more in in_steps(hook.at_pod(stage, snapshot, pod, self.asking.rule(hook))):
                     self._carry_out(Job(hook.name, more), "pod", snapshot, Pass())
 
     def answered(self, uid: str, container: str, answer: Answer) -> None:
@@ -137,12 +132,12 @@ class Reconciler:
     def _ready(self, snapshot: Snapshot, done: Pass) -> tuple[Hook[Any], ...]:
         """Hooks whose kernel switches are set."""
         ready = []
-        for hook in self._asking.hooks:
-            rule = self._asking.rule(hook)
+        for hook in self.asking.hooks:
+            rule = self.asking.rule(hook)
             try:
                 switches = hook.switches(snapshot, rule) if rule is not None else ()
             except Exception as error:
-                self._asking.trouble(hook.name, "kernel switches", error)
+                self.asking.trouble(hook.name, "kernel switches", error)
                 continue
             if not switches or self._switch(hook.name, switches, snapshot, done):
                 ready.append(hook)
@@ -150,7 +145,7 @@ class Reconciler:
 
     def _switch(self, name: str, switches: tuple[Write, ...], snapshot: Snapshot, done: Pass) -> bool:
         for write in switches:
-            applied = self._executor.apply((sequence(write),), rule=name, now=snapshot.time, mode=self._modes(name))
+            applied = self.executor.apply((sequence(write),), rule=name, now=snapshot.time, mode=self.modes(name))
             done.written += len(applied.written)
             if applied.failed:
                 done.failed += 1
@@ -160,9 +155,9 @@ class Reconciler:
     def _node_jobs(self, snapshot: Snapshot, hooks: tuple[Hook[Any], ...], apps: Sequence[HostAppContext]) -> list[Job]:
         wanted: list[tuple[str, Write]] = []
         for kube_qos in KUBE_QOS:
-            wanted += writes(self._asking.kube_qos(kube_qos, hooks), snapshot.host.cgroups.qos_dir(kube_qos))
+            wanted += writes(self.asking.kube_qos(kube_qos, hooks), snapshot.host.cgroups.qos_dir(kube_qos))
         for app in apps:
-            wanted += writes(self._asking.host_app(app, hooks), app.cgroup_dir, About("group", name=app.name))
+            wanted += writes(self.asking.host_app(app, hooks), app.cgroup_dir, About("group", name=app.name))
         return list(jobs([wanted]))
 
     def _leave(self, apps: dict[str, QoSClass]) -> None:
@@ -171,12 +166,12 @@ class Reconciler:
         if apps == self._apps:
             return
         left = {directory for directory, qos in (self._apps or {}).items() if apps.get(directory) is not qos}
-        owners = {hook.name for hook in self._asking.hooks if self._modes(hook.name) is Mode.ENFORCE}
+        owners = {hook.name for hook in self.asking.hooks if self.modes(hook.name) is Mode.ENFORCE}
 
         def former(directory: str, owner: str) -> bool:
             return owner in owners and (directory in left or (directory not in apps and _KUBEPODS not in directory))
 
-        self._executor.give_back(former)
+        self.executor.give_back(former)
         self._apps = apps
 
     def _pod_jobs(self, state: PodState, snapshot: Snapshot, hooks: tuple[Hook[Any], ...]) -> tuple[Job, ...]:
@@ -192,18 +187,18 @@ class Reconciler:
             log.warning("pod %s is left unchanged: %s", state.key, error)
             return _Plan(state)
         period = _period(snapshot)
-        outer = writes(self._asking.pod(pod, hooks=hooks), pod.cgroup_dir, About.of(pod), period)
+        outer = writes(self.asking.pod(pod, hooks=hooks), pod.cgroup_dir, About.of(pod), period)
         inner: list[tuple[str, Write]] = []
         complete = True
         if state.pod.spec.runtime_class_name != "kata":
             sandbox = ContainerContext(pod, "", "", "")
-            answers = self._asking.container(sandbox, hooks=hooks)
+            answers = self.asking.container(sandbox, hooks=hooks)
             if answers.answer:
                 directory = self._sandbox(state, snapshot)
                 complete = bool(directory)
                 inner += writes(answers, directory, About.of(pod)) if directory else []
             for container in containers:
-                answers = self._asking.container(container, hooks=hooks)
+                answers = self.asking.container(container, hooks=hooks)
                 told = self._answered.get((pod.uid, container.name), {})
                 inner += writes(answers, container.cgroup_dir, About.of(pod, container.name), period, container.native, told)
         return _Plan(state, jobs([outer, inner]), (pod, containers), complete)
@@ -211,7 +206,7 @@ class Reconciler:
     def _walk(self, snapshot: Snapshot, hooks: tuple[Hook[Any], ...], done: Pass) -> None:
         listed = {p.contexts[0].cgroup_dir: p.contexts for p in self._plans.values() if p.contexts is not None}
         for hook in hooks:
-            rule = self._asking.rule(hook)
+            rule = self.asking.rule(hook)
             try:
                 if hook.walks_always or hook.name in self._unwalked:
                     failed = done.failed
@@ -219,19 +214,19 @@ class Reconciler:
                         self._carry_out(Job(hook.name, batch), "allpods", snapshot, done)
                     if done.failed == failed:
                         self._unwalked.discard(hook.name)
-                if self._modes(hook.name) is Mode.ENFORCE:
-                    hook.act(snapshot, rule, listed, self._metrics)
+                if self.modes(hook.name) is Mode.ENFORCE:
+                    hook.act(snapshot, rule, listed, self.metrics)
                 self._gauge(hook, hook.samples(rule, listed))
-                self._asking.well(hook.name, "all pods")
+                self.asking.well(hook.name, "all pods")
             except Exception as error:
-                self._asking.trouble(hook.name, "all pods", error)
+                self.asking.trouble(hook.name, "all pods", error)
 
     def _gauge(self, hook: Hook[Any], samples: Iterable[Sample]) -> None:
         for family in hook.rebuilds:
-            getattr(self._metrics, family).clear()
+            getattr(self.metrics, family).clear()
         for sample in samples:
             if sample.value is not None:
-                getattr(self._metrics, sample.family).set(sample.value, *sample.labels)
+                getattr(self.metrics, sample.family).set(sample.value, *sample.labels)
 
     def _sandbox(self, state: PodState, snapshot: Snapshot) -> str:
         """Directory of the pod's sandbox; empty while it cannot be told."""
@@ -254,14 +249,14 @@ class Reconciler:
         for state in gone:
             del self._plans[state.uid]
             self._sandboxes.pop(state.uid, None)
-            self._executor.forget(state.cgroup_dir)
+            self.executor.forget(state.cgroup_dir)
         if gone:
-            self._asking.forget([state.key for state in gone])
+            self.asking.forget([state.key for state in gone])
 
     # -- acting --------------------------------------------------------------------------------------------------------------
 
     def _only_resetting(self) -> frozenset[str]:
-        return frozenset(hook.name for hook in self._asking.hooks if hook.only_resets(self._asking.rule(hook)))
+        return frozenset(hook.name for hook in self.asking.hooks if hook.only_resets(self.asking.rule(hook)))
 
     def _resets(self, batch: Batch, done: Pass) -> Batch:
         """Of a batch that takes back, what concerns files that hold what koordlet gave them, or that were made in a group of which one
@@ -270,7 +265,7 @@ class Reconciler:
         def held(resource: str, directory: str) -> bool:
             key = (resource, directory)
             if key not in done.ours:
-                done.ours[key] = self._executor.holds_ours(resource, directory)
+                done.ours[key] = self.executor.holds_ours(resource, directory)
             return done.ours[key]
 
         def ours(write: Write) -> bool:
@@ -282,7 +277,7 @@ class Reconciler:
     def _carry_out(self, job: Job, level: str, snapshot: Snapshot, done: Pass) -> None:
         begun = seams.perf_counter()
         batch = self._resets(job.batch, done) if job.hook in self._only_resetting() else job.batch
-        applied = self._executor.apply((batch,), rule=job.hook, now=snapshot.time, mode=self._modes(job.hook))
+        applied = self.executor.apply((batch,), rule=job.hook, now=snapshot.time, mode=self.modes(job.hook))
         handled = len(applied.written) + len(applied.would) + len(applied.failed) + applied.skipped
         done.written += len(applied.written)
         done.would += len(applied.would)
@@ -293,12 +288,12 @@ class Reconciler:
         for write in applied.written:
             if write.event and write.about.name:
                 about = write.about
-                self._notify(Notice("Normal", write.event, write.target, about.namespace, about.name, about.uid))
+                self.notify(Notice("Normal", write.event, write.target, about.namespace, about.name, about.uid))
         spent = (seams.perf_counter() - begun) * 1000
         for write in applied.written:
-            self._metrics.reconciler_duration.observe(spent, _level(write, level), write.resource, "succeeded")
+            self.metrics.reconciler_duration.observe(spent, _level(write, level), write.resource, "succeeded")
         for _ in applied.failed:
-            self._metrics.reconciler_duration.observe(spent, level, "", "failed")
+            self.metrics.reconciler_duration.observe(spent, level, "", "failed")
 
 
 def _host_apps(snapshot: Snapshot) -> list[HostAppContext]:

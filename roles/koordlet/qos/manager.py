@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from koord.decisions.record import Record, Subject
@@ -52,30 +52,26 @@ class _Running:
     held_back: bool = False
 
 
+@dataclass(eq=False)
 class QOSManager:
     """``tick`` is called after each round of sensing, within the same reading of the host's files."""
 
-    def __init__(
-        self,
-        strategies: Sequence[Strategy[Any]],
-        *,
-        executor: Executor,
-        evicting: Evicting,
-        recorder: Recorder,
-        metrics: Metrics,
-        modes: Callable[[str], Mode],
-        notify: Callable[[Notice], None],
-        publish: Callable[[Findings], None] = lambda findings: None,
-    ) -> None:
-        self._executor = executor
-        self._evicting = evicting
-        self._recorder = recorder
-        self._metrics = metrics
-        self._notify = notify
-        self._publish = publish
+    strategies: Sequence[Strategy[Any]]
+    _: KW_ONLY
+    executor: Executor
+    evicting: Evicting
+    recorder: Recorder
+    metrics: Metrics
+    modes: Callable[[str], Mode]
+    notify: Callable[[Notice], None]
+    publish: Callable[[Findings], None] = lambda findings: None
+
+    def __post_init__(self) -> None:
         self._clock = SteadyClock(slew=0.0)
         self._running = {
-            s.name: _Running(s.name, bool(s.urgent), s, s.initial(), modes(s.name)) for s in strategies if s.enabled and s.interval > 0
+            s.name: _Running(s.name, bool(s.urgent), s, s.initial(), self.modes(s.name))
+            for s in self.strategies
+            if s.enabled and s.interval > 0
         }
 
     @property
@@ -130,17 +126,17 @@ class QOSManager:
 
     def _run(self, running: _Running, snapshot: Snapshot, now: float, mono: float) -> None:
         name, slo = running.name, snapshot.slo
-        if slo is None or self._evicting.busy(name):
+        if slo is None or self.evicting.busy(name):
             return
         try:
             running.due = mono + running.strategy.interval
             outcome: Outcome[Any] = running.strategy.decide(snapshot, slo, running.state, now)
-            check_outcome(outcome, self._metrics)
+            check_outcome(outcome, self.metrics)
             running.state = outcome.state
             self._carry_out(running, outcome, snapshot.time, now)
         except (Exception, SystemExit) as error:
             # one strategy's mistake must not take the others' isolation away
-            self._metrics.strategy_failures.inc(name)
+            self.metrics.strategy_failures.inc(name)
             text = f"{type(error).__name__}: {error}"
             if text != running.failed:
                 log.exception("strategy %s failed; it decides nothing until that is over", name)
@@ -152,23 +148,23 @@ class QOSManager:
 
     def _carry_out(self, running: _Running, outcome: Outcome[Any], now: float, steady: float) -> None:
         name, mode = running.name, running.mode
-        applied = self._executor.apply(outcome.batches, rule=name, now=now, mode=mode)
+        applied = self.executor.apply(outcome.batches, rule=name, now=now, mode=mode)
         self._watch_journal(running, applied, now)
         if applied.would:
-            self._metrics.would_write.inc(name, amount=len(applied.would))
+            self.metrics.would_write.inc(name, amount=len(applied.would))
         for record in outcome.records:
             verdict = _WOULD.get(record.verdict, record.verdict) if mode is Mode.OBSERVE else record.verdict
-            self._recorder.record(_told(record, verdict, now))
+            self.recorder.record(_told(record, verdict, now))
         self._gauge(outcome)
         if outcome.findings is not None:
             asked = outcome.requests if mode is Mode.ENFORCE else {}
             uids = dict.fromkeys((*outcome.findings, *asked))
-            self._publish({uid: {**outcome.findings.get(uid, {}), **asked.get(uid, {})} for uid in uids})
+            self.publish({uid: {**outcome.findings.get(uid, {}), **asked.get(uid, {})} for uid in uids})
         for notice in outcome.notices:
             if mode is Mode.ENFORCE or notice.observed:
-                self._notify(notice)
+                self.notify(notice)
         if outcome.tasks:
-            self._evicting.submit(name, outcome.tasks, mode, lambda fresh: self._evicted(running, fresh, steady))
+            self.evicting.submit(name, outcome.tasks, mode, lambda fresh: self._evicted(running, fresh, steady))
 
     def _evicted(self, running: _Running, fresh: int, now: float) -> None:
         if not fresh:
@@ -176,7 +172,7 @@ class QOSManager:
         try:
             running.state = running.strategy.evicted(running.state, now)
         except (Exception, SystemExit):
-            self._metrics.strategy_failures.inc(running.name)
+            self.metrics.strategy_failures.inc(running.name)
             log.exception("strategy %s failed when it was told of evictions", running.name)
 
     def _watch_journal(self, running: _Running, applied: Applied, now: float) -> None:
@@ -188,14 +184,14 @@ class QOSManager:
         if running.held_back:
             verdict, message = "HeldBack", f"only observing what is not on record: {applied.failed[-1].detail}"
             log.error("strategy %s only observes where old values cannot be put on record", name)
-        about = Subject("Node", name=self._metrics.node)
-        self._recorder.record(Record("koordlet", about, now, verdict, rule=name, message=message, features=("BEY-JRN-01",)))
+        about = Subject("Node", name=self.metrics.node)
+        self.recorder.record(Record("koordlet", about, now, verdict, rule=name, message=message, features=("BEY-JRN-01",)))
 
     def _gauge(self, outcome: Outcome[Any]) -> None:
         for family in outcome.cleared:
-            getattr(self._metrics, family).clear()
+            getattr(self.metrics, family).clear()
         for sample in outcome.samples:
-            gauge = getattr(self._metrics, sample.family)
+            gauge = getattr(self.metrics, sample.family)
             if sample.value is None:
                 gauge.remove(*sample.labels)
             else:

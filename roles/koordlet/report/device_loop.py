@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from koord import seams
@@ -24,55 +25,49 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class DeviceLoop:
     """One look every ``interval``; ``sources`` are the snapshots that have to be there first (accelerators, RDMA cards)."""
 
-    def __init__(
-        self,
-        *,
-        client: Client,
-        informers: InformerFactory,
-        state: NodeState,
-        store: MetricStore,
-        interval: float,
-        sources: tuple[str, ...] = (XPU,),
-    ) -> None:
-        self._client = client
-        self._state = state
-        self._store = store
-        self._interval = interval
-        self._sources = sources
-        self._informer = informers.informer(DEVICES, dict, field_selector=f"metadata.name={state.node_name}", optional=True)
+    client: Client
+    informers: InformerFactory
+    state: NodeState
+    store: MetricStore
+    interval: float
+    sources: tuple[str, ...] = (XPU,)
+
+    def __post_init__(self) -> None:
+        self._informer = self.informers.informer(DEVICES, dict, field_selector=f"metadata.name={self.state.node_name}", optional=True)
         self._complaint = ""
 
     async def run(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
             await self.step(seams.now())
-            await pause(stopping, self._interval)
+            await pause(stopping, self.interval)
 
     async def step(self, now: float) -> None:
         """Create the object or write what differs; a failure is reported once and tried again in the next round."""
-        node = self._state.node
-        found = {name: self._store.snapshot(name) for name in self._sources}
+        node = self.state.node
+        found = {name: self.store.snapshot(name) for name in self.sources}
         if node is None or None in found.values() or not self._informer.synced:
             return
         # files come first: whoever writes them knows more than a library does
         cards = () if found.get(XPU) else found.get(GPU) or ()
         wanted = wanted_object(node, found.get(XPU) or (), [rdma_device(card) for card in found.get(RDMA) or ()], cards)
-        existing = self._informer.get(self._state.node_name)
+        existing = self._informer.get(self.state.node_name)
         try:
             if existing is None:
                 wanted["spec"]["devices"] = stamp(wanted["spec"]["devices"], [], now)
-                await self._client.create(DEVICES, wanted)
+                await self.client.create(DEVICES, wanted)
             else:
                 patch = difference(existing, wanted, now)
                 if patch is None:
                     return
-                await self._client.patch(DEVICES, self._state.node_name, patch)
+                await self.client.patch(DEVICES, self.state.node_name, patch)
             self._complaint = ""
         except (AlreadyExists, Conflict, NotFound):
             return  # the watch brings the newer object, the next round starts from it
         except ApiError as error:
             if str(error) != self._complaint:
-                log.error("Device %s cannot be written: %s", self._state.node_name, error)
+                log.error("Device %s cannot be written: %s", self.state.node_name, error)
             self._complaint = str(error)

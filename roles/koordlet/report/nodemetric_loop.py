@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from koord import seams
@@ -54,59 +55,50 @@ WRITES_PER_SECOND, WRITE_BURST = 0.1, 2
 CONFLICT_RETRIES = 3
 
 
+@dataclass(eq=False, kw_only=True)
 class NodeMetricLoop:
     """First report one interval after everything is synced, then one an interval; the interval is read anew each time."""
 
-    def __init__(
-        self,
-        *,
-        client: Client,
-        state: NodeState,
-        pods: Callable[[], Sequence[PodState]],
-        store: MetricStore,
-        metrics: Metrics,
-        reclaimable: ReclaimableReporter,
-        export: bool,
-        cold_memory: Callable[[], bool],
-    ) -> None:
-        self._client = client
-        self._state = state
-        self._pods = pods
-        self._store = store
-        self._metrics = metrics
-        self._reclaimable = reclaimable
-        self._export = export
-        self._cold_memory = cold_memory
+    client: Client
+    state: NodeState
+    pods: Callable[[], Sequence[PodState]]
+    store: MetricStore
+    metrics: Metrics
+    reclaimable: ReclaimableReporter
+    export: bool
+    cold_memory: Callable[[], bool]
+
+    def __post_init__(self) -> None:
         self._bucket = TokenBucket(WRITES_PER_SECOND, WRITE_BURST)
 
     async def run(self, stopping: asyncio.Event, synced: asyncio.Event) -> None:
         await synced.wait()
-        while not await pause(stopping, self._state.policy.interval):
+        while not await pause(stopping, self.state.policy.interval):
             await self.report(seams.now())
 
     async def report(self, now: float) -> None:
         """Build and write one report; without a NodeMetric object nothing is written."""
-        state = self._state
+        state = self.state
         if not state.has_node_metric:
             return
         slo = state.slo
         data = ReportInput(
             now=now,
-            view=MetricsView(self._store, now),
+            view=MetricsView(self.store, now),
             policy=state.policy,
-            pods=self._pods(),
+            pods=self.pods(),
             host_apps=slo.host_applications if slo is not None else (),
-            cold_memory=self._cold_memory(),
-            findings=self._store.snapshot(FINDINGS) or {},
+            cold_memory=self.cold_memory(),
+            findings=self.store.snapshot(FINDINGS) or {},
         )
         entries = Reporter(data).pods()
-        prod, peak = self._reclaimable.compute(now, state.node, [pod for pod, _ in entries])
+        prod, peak = self.reclaimable.compute(now, state.node, [pod for pod, _ in entries])
         status = build_status(data, entries, prod, peak)
-        conditions = self._store.snapshot(CONDITIONS)
+        conditions = self.store.snapshot(CONDITIONS)
         if conditions:
             status["conditions"] = conditions
-        if self._export:
-            export_gauges(self._metrics, status["nodeMetric"])
+        if self.export:
+            export_gauges(self.metrics, status["nodeMetric"])
         await self._write(status)
 
     async def _write(self, status: dict[str, object]) -> None:
@@ -114,16 +106,16 @@ class NodeMetricLoop:
         loop = asyncio.get_running_loop()
         for attempt in range(CONFLICT_RETRIES):
             if not self._bucket.take(loop.time()):
-                log.error("NodeMetric %s is not written: more than %s writes a second", self._state.node_name, WRITES_PER_SECOND)
+                log.error("NodeMetric %s is not written: more than %s writes a second", self.state.node_name, WRITES_PER_SECOND)
                 return
             try:
                 body = [{"op": "add", "path": "/status", "value": status}]
-                await self._client.patch(NODEMETRICS, self._state.node_name, body, type="json", subresource="status")
+                await self.client.patch(NODEMETRICS, self.state.node_name, body, type="json", subresource="status")
                 return
             except NotFound:
                 return
             except Conflict:
-                log.debug("NodeMetric %s changed meanwhile, attempt %d", self._state.node_name, attempt + 1)
+                log.debug("NodeMetric %s changed meanwhile, attempt %d", self.state.node_name, attempt + 1)
             except ApiError as error:
-                log.error("NodeMetric %s cannot be written, next try in one interval: %s", self._state.node_name, error)
+                log.error("NodeMetric %s cannot be written, next try in one interval: %s", self.state.node_name, error)
                 return

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from koord.api.kinds import NODERESOURCETOPOLOGIES
@@ -34,31 +35,21 @@ log = logging.getLogger(__name__)
 CONFIG_EVERY = 30.0
 
 
+@dataclass(eq=False, kw_only=True)
 class TopologyLoop:
     """One look every ``interval``; what was computed stays as it is while none of its inputs changed."""
 
-    def __init__(
-        self,
-        *,
-        client: Client,
-        state: NodeState,
-        pod_cache: PodCache,
-        store: MetricStore,
-        kubelet: KubeletClient,
-        root: HostRoot,
-        interval: float,
-        query_kubelet: bool,
-        publish: bool,
-    ) -> None:
-        self._client = client
-        self._state = state
-        self._pod_cache = pod_cache
-        self._store = store
-        self._kubelet = kubelet
-        self._root = root
-        self._interval = interval
-        self._query_kubelet = query_kubelet
-        self._publish = publish
+    client: Client
+    state: NodeState
+    pod_cache: PodCache
+    store: MetricStore
+    kubelet: KubeletClient
+    root: HostRoot
+    interval: float
+    query_kubelet: bool
+    publish: bool
+
+    def __post_init__(self) -> None:
         self._config: dict[str, Any] | None = None
         self._config_at = -CONFIG_EVERY
         self._policy: tuple[dict[str, Any], CPUTopology, KubeletPolicy] | None = None
@@ -70,7 +61,7 @@ class TopologyLoop:
         while not stopping.is_set():
             if synced():
                 await self.step()
-            await pause(stopping, self._interval)
+            await pause(stopping, self.interval)
 
     def _complain(self, about: str, text: str) -> None:
         if text != self._complaints.get(about):
@@ -79,11 +70,11 @@ class TopologyLoop:
 
     async def step(self) -> None:
         """Compute, and write what differs. Whatever fails leaves the object as it is until the next round."""
-        node = self._state.node
+        node = self.state.node
         if node is None:
             return
-        publish = self._publish and self._pod_cache.confirmed
-        if publish and self._state.nrt is None:
+        publish = self.publish and self.pod_cache.confirmed
+        if publish and self.state.nrt is None:
             publish = await self._create(node)
         try:
             data = await self._input(node)
@@ -92,7 +83,7 @@ class TopologyLoop:
             return
         if data is None:
             return
-        version = (self._state.nrt or {}).get("metadata", {}).get("resourceVersion")
+        version = (self.state.nrt or {}).get("metadata", {}).get("resourceVersion")
         inputs = (data.topology, data.basic, data.numa, data.pods, data.policy, data.cpu_manager_state, node, version, publish)
         if self._done is not None and _same(inputs, self._done):
             return
@@ -101,29 +92,29 @@ class TopologyLoop:
         except (ZoneError, CPUStateError, ValueError) as error:
             self._complain("computing", str(error))
             return
-        self._state.publish_topology(TopologyState(wanted.annotations, wanted.labels))
-        if not publish or self._state.nrt is None:
+        self.state.publish_topology(TopologyState(wanted.annotations, wanted.labels))
+        if not publish or self.state.nrt is None:
             self._done = inputs
             return
-        patch = difference(self._state.nrt, wanted)
+        patch = difference(self.state.nrt, wanted)
         if patch is None or await self._patch(patch):
             self._done = inputs
             self._complaints.clear()
 
     async def _input(self, node: Node) -> TopologyInput | None:
         """Everything that the computation needs; None while the machine was not read yet."""
-        topology = self._store.snapshot(CPU_INFO)
-        basic = self._store.snapshot(CPU_BASIC_INFO)
-        numa = self._store.snapshot(NUMA_INFO)
+        topology = self.store.snapshot(CPU_INFO)
+        basic = self.store.snapshot(CPU_BASIC_INFO)
+        numa = self.store.snapshot(NUMA_INFO)
         if not isinstance(topology, CPUTopology) or not isinstance(basic, BasicInfo) or numa is None:
             self._complain("computing", "CPU topology and NUMA nodes are not known yet")
             return None
         policy = KubeletPolicy()
-        if self._query_kubelet:
+        if self.query_kubelet:
             policy = self._policy_of(await self._kubelet_config(node), topology)
         state = self._cpu_manager_state() if policy.static else None
         return TopologyInput(
-            node=node, topology=topology, basic=basic, numa=numa, pods=self._pod_cache.pods, policy=policy, cpu_manager_state=state
+            node=node, topology=topology, basic=basic, numa=numa, pods=self.pod_cache.pods, policy=policy, cpu_manager_state=state
         )
 
     def _policy_of(self, config: dict[str, Any], topology: CPUTopology) -> KubeletPolicy:
@@ -138,7 +129,7 @@ class TopologyLoop:
         if self._config is not None and loop.time() - self._config_at < CONFIG_EVERY:
             return self._config
         try:
-            self._config = await self._kubelet.configz(node)
+            self._config = await self.kubelet.configz(node)
         except KubeletError as error:
             if self._config is None:
                 raise
@@ -147,7 +138,7 @@ class TopologyLoop:
         return self._config
 
     def _cpu_manager_state(self) -> bytes | None:
-        path = self._root.kubelet_path("cpu_manager_state")
+        path = self.root.kubelet_path("cpu_manager_state")
         try:
             with open(path, "rb") as file:
                 return file.read()
@@ -158,30 +149,30 @@ class TopologyLoop:
 
     async def _create(self, node: Node) -> bool:
         """Create the empty object; whether the way is free to go on (the watch brings the object)."""
-        if not self._state.topology_synced:
+        if not self.state.topology_synced:
             return False
         try:
-            created = await self._client.create(NODERESOURCETOPOLOGIES, new_object(node))
+            created = await self.client.create(NODERESOURCETOPOLOGIES, new_object(node))
         except AlreadyExists:
             return False
         except ApiError as error:
             self._complain("writing", f"it cannot be created: {error}")
             return False
-        if self._state.nrt is None and self._state.gone_nrt != created["metadata"]["uid"]:
-            self._state.nrt = created
+        if self.state.nrt is None and self.state.gone_nrt != created["metadata"]["uid"]:
+            self.state.nrt = created
         return True
 
     async def _patch(self, patch: dict[str, Any]) -> bool:
-        before = self._state.nrt
+        before = self.state.nrt
         try:
-            updated = await self._client.patch(NODERESOURCETOPOLOGIES, self._state.node_name, patch)
+            updated = await self.client.patch(NODERESOURCETOPOLOGIES, self.state.node_name, patch)
         except (Conflict, NotFound):
             return False  # the watch brings the newer object, the next round starts from it
         except ApiError as error:
             self._complain("writing", f"it cannot be written: {error}")
             return False
-        if self._state.nrt is before:  # what the watch told meanwhile is newer, and it does not tell it again
-            self._state.nrt = updated
+        if self.state.nrt is before:  # what the watch told meanwhile is newer, and it does not tell it again
+            self.state.nrt = updated
         return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from koord import seams
@@ -34,6 +35,7 @@ STOOD_STILL = 5.0
 PATIENCE = 2.0
 
 
+@dataclass(eq=False)
 class PodInformer:
     """Asks the kubelet and tells ``on_change`` after every list that changed something.
 
@@ -41,23 +43,17 @@ class PodInformer:
     at most one is pending, a fetched list restarts the interval.
     """
 
-    def __init__(
-        self,
-        pod_cache: PodCache,
-        kubelet: KubeletClient,
-        node: Callable[[], Node | None],
-        interval: float,
-        on_change: Callable[[], None],
-        round_interval: float = 1.0,
-    ) -> None:
-        self.pod_cache = pod_cache
-        self._kubelet = kubelet
-        self._node = node
-        self._interval = interval
-        self._on_change = on_change
+    pod_cache: PodCache
+    kubelet: KubeletClient
+    node: Callable[[], Node | None]
+    interval: float
+    on_change: Callable[[], None]
+    round_interval: float = 1.0
+
+    def __post_init__(self) -> None:
         self._wanted = asyncio.Event()
         self._last_error = ""
-        self._standstill = max(STOOD_STILL, 3 * round_interval)
+        self._standstill = max(STOOD_STILL, 3 * self.round_interval)
         self._looked: float | None = None
         self._woke: float | None = None
         self._asked = float("-inf")
@@ -80,26 +76,26 @@ class PodInformer:
         return self._woke is None
 
     async def run(self, stopping: asyncio.Event) -> None:
-        if self._interval <= 0:
-            log.error("--kubelet-sync-interval is %s: pods are not listed, so nothing about pods is reported or enforced", self._interval)
+        if self.interval <= 0:
+            log.error("--kubelet-sync-interval is %s: pods are not listed, so nothing about pods is reported or enforced", self.interval)
             await stopping.wait()
             return
         loop = asyncio.get_running_loop()
         bucket = TokenBucket(TRIGGERS_PER_SECOND, TRIGGER_BURST)
         while not stopping.is_set():
             await self.fetch()
-            pause = self._interval if self.pod_cache.confirmed else min(RETRY_UNSYNCED if self._node() else AWAIT_NODE, self._interval)
+            pause = self.interval if self.pod_cache.confirmed else min(RETRY_UNSYNCED if self.node() else AWAIT_NODE, self.interval)
             if await self._sleep(pause, stopping):
                 await waiting.pause(stopping, bucket.reserve(loop.time()))
 
     async def fetch(self) -> bool:
         """One request; whether a usable list came."""
-        node = self._node()
+        node = self.node()
         if node is None:
             return False
         asked = seams.boot_time()
         try:
-            changed = self.pod_cache.take(await self._kubelet.pods(node))
+            changed = self.pod_cache.take(await self.kubelet.pods(node))
         except (KubeletError, PodListError) as error:
             if str(error) != self._last_error:
                 log.error("the last pod list is kept: %s", error)
@@ -110,7 +106,7 @@ class PodInformer:
             log.info("the kubelet answers again")
             self._last_error = ""
         if changed:
-            self._on_change()
+            self.on_change()
         return True
 
     async def _sleep(self, seconds: float, stopping: asyncio.Event) -> bool:

@@ -51,7 +51,7 @@ def test_other_hooks_go_on(hooked, caplog) -> None:
 @pytest.mark.feature("KA-RH-03")
 def test_observing_writes_nothing_and_says_what_it_would(hooked) -> None:
     node = hooked("BatchResource")
-    node.reconciler._modes = lambda _: Mode.OBSERVE
+    node.reconciler.modes = lambda _: Mode.OBSERVE
     pod = node.world.pod("b", qos="BE", kube_qos="BestEffort", limits={"kubernetes.io/batch-cpu": "500"})
     node.files("cpu.cfs_quota_us", "-1", pod.cgroup_dir)
     done = node.run()
