@@ -197,24 +197,23 @@ class CPUBurst(Strategy[BurstState]):
         return bound and self.gate("CPUSetAllocator") and not self.options.disable_unset_cpu_quota
 
 
+@dataclass(eq=False)
 class _Pod:
     """The decision for one pod."""
 
-    def __init__(
-        self,
-        strategy: CPUBurst,
-        snapshot: Snapshot,
-        pod: PodState,
-        config: CPUBurstStrategy,
-        node: NodeState,
-        ratio: float,
-        now: float,
-        bound: bool,
-    ) -> None:
-        self.strategy, self.snapshot, self.pod, self.config, self.node, self.now = strategy, snapshot, pod, config, node, now
-        self.bound, self.bursting = bound, config.policy in QUOTA_POLICIES
-        self.ratio = ratio if ratio > 1 and not bound else 1.0
-        self.pod_quota = view.cpu_quota(snapshot.host, pod.cgroup_dir)
+    strategy: CPUBurst
+    snapshot: Snapshot
+    pod: PodState
+    config: CPUBurstStrategy
+    node: NodeState
+    ratio: float
+    now: float
+    bound: bool
+
+    def __post_init__(self) -> None:
+        self.bursting = self.config.policy in QUOTA_POLICIES
+        self.ratio = self.ratio if self.ratio > 1 and not self.bound else 1.0
+        self.pod_quota = view.cpu_quota(self.snapshot.host, self.pod.cgroup_dir)
         self.quotas: dict[str, int | None] = {}
         self.batches: list[Batch] = []
         self.samples: list[Sample] = []

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 
 from koord import seams
 from roles.koordlet.host.files import HostFiles
@@ -23,33 +24,26 @@ _FAST = ("node", "pods", "be", "host applications", "system")
 _EARLY = 0.02
 
 
+@dataclass(eq=False)
 class SensingLoop:
     """One tick a collect interval; slower collectors join the first tick after they are due.
 
-    ``on_tick`` is called after the collectors, within the same reading of the files, so that strategies see the same numbers.
+    ``on_tick`` is called after the collectors, within the same reading of the files, so that strategies see the same numbers;
+    ``sweep`` once a minute, to forget what is gone.
     """
 
-    def __init__(
-        self,
-        collectors: Sequence[Collector],
-        *,
-        files: HostFiles,
-        store: MetricStore,
-        metrics: Metrics,
-        interval: float,
-        least_distance: float = 0.25,
-        on_tick: Callable[[Round], None] | None = None,
-        sweep: Callable[[], None] = lambda: None,
-    ) -> None:
-        """``sweep`` is called once a minute to forget what is gone."""
-        self._sweep = sweep
-        self._collectors = [c for c in collectors if c.enabled]
-        self._files = files
-        self._store = store
-        self._metrics = metrics
-        self._interval = interval
-        self._least_distance = least_distance
-        self._on_tick = on_tick
+    collectors: Sequence[Collector]
+    _: KW_ONLY
+    files: HostFiles
+    store: MetricStore
+    metrics: Metrics
+    interval: float
+    least_distance: float = 0.25
+    on_tick: Callable[[Round], None] | None = None
+    sweep: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self._collectors = [c for c in self.collectors if c.enabled]
         self._due: dict[str, float] = {}
         self._woken = asyncio.Event()
         self._clock_offset: float | None = None
@@ -76,7 +70,7 @@ class SensingLoop:
         """Run what is due at this moment. ``clock`` tells how late in the tick a collector runs; None: time stands still meanwhile."""
         self._watch_clock(now, mono)
         begun = seams.perf_counter()
-        self._files.begin_tick()
+        self.files.begin_tick()
         at = Round(now, mono)
         for collector in self._collectors:
             if self._due.get(collector.name, 0.0) <= mono + _EARLY:
@@ -84,19 +78,19 @@ class SensingLoop:
                 # shorten the next rate
                 collector.run(Round(now, mono + clock() - begun) if clock is not None else at)
                 self._due[collector.name] = mono + collector.interval
-        if self._on_tick is not None:
-            self._on_tick(at)
+        if self.on_tick is not None:
+            self.on_tick(at)
         if mono >= self._next_expiry:
-            self._store.expire(now)
-            self._metrics.sweep()
-            self._files.sweep()
-            self._sweep()
+            self.store.expire(now)
+            self.metrics.sweep()
+            self.files.sweep()
+            self.sweep()
             self._next_expiry = mono + 60.0
         took = seams.perf_counter() - begun
         self.ticks += 1
         self.longest_tick = max(self.longest_tick, took)
-        self._metrics.tick_seconds.set(took, "last")
-        self._metrics.tick_seconds.set(self.longest_tick, "longest")
+        self.metrics.tick_seconds.set(took, "last")
+        self.metrics.tick_seconds.set(self.longest_tick, "longest")
 
     def _watch_clock(self, now: float, mono: float) -> None:
         offset = now - mono
@@ -104,7 +98,7 @@ class SensingLoop:
         if before is None or abs(offset - before) < _JUMP:
             return
         log.warning("the wall clock jumped by %.1f s", offset - before)
-        self._store.clock_stepped(offset - before, now)
+        self.store.clock_stepped(offset - before, now)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Tick until ``stopping`` is set."""
@@ -115,7 +109,7 @@ class SensingLoop:
             while not stopping.is_set():
                 begun = loop.time()
                 self.tick(seams.now(), seams.monotonic(), seams.perf_counter)
-                await self._pause(max(self._interval - (loop.time() - begun), 0.05), stopping)
+                await self._pause(max(self.interval - (loop.time() - begun), 0.05), stopping)
         finally:
             ended.cancel()
 
@@ -123,7 +117,7 @@ class SensingLoop:
         """Until the next tick: the interval, or earlier when woken, but never sooner than the least distance."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        earliest = loop.time() + self._least_distance
+        earliest = loop.time() + self.least_distance
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
