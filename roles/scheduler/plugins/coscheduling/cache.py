@@ -20,17 +20,8 @@ from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.status import JOB_REJECT
 from roles.scheduler.framework.steps import Steps
+from roles.scheduler.plugins.coscheduling import spec as specs
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
-from roles.scheduler.plugins.coscheduling.spec import (
-    FROM_POD,
-    Defaults,
-    GangSpec,
-    Whole,
-    from_pod,
-    from_pod_group,
-    gang_id,
-    needs_pod_group,
-)
 
 _FEW_TRIES = 16  # after which a reason that was not met any more is no reason; more where there are many members to come first
 _NAMED = re.compile(r"\b(pod|by) \S+/\S+")  # pods in a message, which may be others at the next try
@@ -131,7 +122,7 @@ class Gang:
         self.id = identity
         self.namespace, _, name = identity.partition("/")
         self.name = name.removeprefix(GROUP)
-        self.spec: GangSpec | None = None
+        self.spec: specs.GangSpec | None = None
         self.group = Group(identity)
         self.pod_group: PodGroup | None = None
         self.native: SchedulingPodGroup | None = None
@@ -264,7 +255,7 @@ class GangCache(Columns):
     """All gangs. `activate` puts pods into the active queue, `send_back` tells pods why they wait for others no more, `enough` lets all
     of a gang that wait go."""
 
-    def __init__(self, defaults: Defaults) -> None:
+    def __init__(self, defaults: specs.Defaults) -> None:
         self.defaults = defaults
         self.gangs: dict[str, Gang] = {}
         self.activate: Callable[[Iterable[PodInfo]], None] = lambda pods: None
@@ -275,7 +266,7 @@ class GangCache(Columns):
         self.round: Round | None = None  # the group that is being tried now
         self.todo: deque[Steps[None]] = deque()  # what many members have yet to be told, of whatever profile
         self.lost: list[PodInfo] = []  # pods of batches that were let go but not bound
-        self.describe: Callable[[Gang], GangSpec | None] = lambda gang: None  # what objects say of a gang that pods began
+        self.describe: Callable[[Gang], specs.GangSpec | None] = lambda gang: None  # what objects say of a gang that pods began
         self._groups: dict[str, Group] = {}
         self._gang_of: dict[str, Gang] = {}  # by pod UID
 
@@ -324,7 +315,7 @@ class GangCache(Columns):
         """What a pod of a group that goes as a whole is worth, to the group as to those that would preempt it."""
         gang = self._gang_of.get(pod.uid)
         spec = gang.spec if gang is not None else None
-        own = spec is None or spec.priority is None or spec.whole is not Whole.ALWAYS
+        own = spec is None or spec.priority is None or spec.whole is not specs.Whole.ALWAYS
         return pod.priority if own or spec is None or spec.priority is None else spec.priority
 
     def valid(self, gang: Gang) -> bool:
@@ -360,9 +351,9 @@ class GangCache(Columns):
             self.withdrawn(identity)  # nobody told that the one before went
         gang = self.gang(identity)
         gang.pod_group = new
-        self.declare(gang, from_pod_group(new, self.defaults))
+        self.declare(gang, specs.from_pod_group(new, self.defaults))
 
-    def declare(self, gang: Gang, spec: GangSpec) -> None:
+    def declare(self, gang: Gang, spec: specs.GangSpec) -> None:
         """An object says what a gang is."""
         before, short = gang.spec, bool(self.shortage(gang))
         self._initialise(gang, spec)
@@ -394,7 +385,7 @@ class GangCache(Columns):
 
     def pod_seen(self, pod: PodInfo) -> None:
         """A running pod appeared or changed."""
-        identity = gang_id(pod)
+        identity = specs.gang_id(pod)
         known = self._gang_of.get(pod.uid)
         if known is not None and known.id != identity:
             waited = known.stage_of(pod.uid) is WAITING
@@ -412,7 +403,7 @@ class GangCache(Columns):
         gang.take(pod)
         self._gang_of[pod.uid] = gang
         if gang.spec is None:
-            spec = self.describe(gang) if needs_pod_group(pod) else from_pod(pod, self.defaults)
+            spec = self.describe(gang) if specs.needs_pod_group(pod) else specs.from_pod(pod, self.defaults)
             if spec is not None:
                 self._initialise(gang, spec)
         if pod.node_name:
@@ -480,9 +471,9 @@ class GangCache(Columns):
             gang = self.gangs[identity] = Gang(identity)
         return gang
 
-    def _initialise(self, gang: Gang, spec: GangSpec) -> None:
+    def _initialise(self, gang: Gang, spec: specs.GangSpec) -> None:
         """Take over what a gang is. Which group it shares its state with is settled the first time."""
-        first = gang.spec is None or (gang.spec.origin == FROM_POD and spec.origin != FROM_POD)
+        first = gang.spec is None or (gang.spec.origin == specs.FROM_POD and spec.origin != specs.FROM_POD)
         gang.spec = spec
         if first:
             gang.group = self._groups.setdefault(spec.group_id, Group(spec.group_id))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.cache import WAITING, Gang, GangCache, Round
 from roles.scheduler.plugins.coscheduling.placement import PLUGIN, Placement, rank_of
-from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, job_rule
+from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, job_rule, supposing
 from roles.scheduler.plugins.coscheduling.rounds import drafted
 from roles.scheduler.plugins.default_preemption import was_preempted
 
@@ -126,10 +127,8 @@ class Jobs:
         others = [p for p in self._cache.ready(gang) if p.uid not in current.attempted and p.shape is not failed.shape][:_PROBED]
         if not others:
             return 0
-        with self._handle.state.suppose() as supposed:
-            found, _ = yield from self.preemption.as_is(others, supposed)
-            yield from supposed.undo()
-            return len(found)
+        found, _ = yield from supposing(self._handle.state, partial(self.preemption.as_is, others))
+        return len(found)
 
     # ---------------------------------------------------------------- deciding
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,6 +25,8 @@ from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.nodecosts import NodeCosts
 from roles.scheduler.plugins.coscheduling.spec import gang_id
 
+T = TypeVar("T")
+
 _ROUNDS = 5  # tries with ever more pods protected by disruption budgets
 _MANY = 100  # pods a step where little is done about each
 _SPARE = 100  # nodes looked at beyond one a member before all of them are
@@ -36,6 +40,14 @@ class JobPlan:
     victims: tuple[PodInfo, ...] = ()
     awaited: tuple[PodInfo, ...] = ()
     refusal: str = ""
+
+
+def supposing(state: State, work: Callable[[Hypothesis], Steps[T]]) -> Steps[T]:
+    """What some work comes to in a what-if, which is taken back in steps as well."""
+    with state.suppose() as supposed:
+        found = yield from work(supposed)
+        yield from supposed.undo()
+        return found
 
 
 def job_key(pod: PodInfo) -> str:
@@ -75,7 +87,7 @@ class JobPreemption:
 
     def planning(self, pods: Sequence[PodInfo], rule: Rule) -> Steps[JobPlan]:
         """Room for all the pods."""
-        return self.within_budgets(lambda protected: self._try(pods, rule, protected))
+        return self.within_budgets(lambda protected: supposing(self._state, partial(self._tried, pods, rule, protected)))
 
     def within_budgets(self, attempt: Callable[[set[str]], Steps[JobPlan]]) -> Steps[JobPlan]:
         """A plan that breaks no disruption budget: each attempt is told whom the one before should have spared (UIDs)."""
@@ -90,12 +102,6 @@ class JobPreemption:
                 return found
             protected |= violating
         return JobPlan(refusal=f"the victims would break disruption budgets: {', '.join(sorted(pod.key for pod in found.victims)[:5])}")
-
-    def _try(self, pods: Sequence[PodInfo], rule: Rule, protected: set[str]) -> Steps[JobPlan]:
-        with self._state.suppose() as supposed:
-            found = yield from self._tried(pods, rule, protected, supposed)
-            yield from supposed.undo()
-            return found
 
     def _tried(self, pods: Sequence[PodInfo], rule: Rule, protected: set[str], supposed: Hypothesis) -> Steps[JobPlan]:
         leaving = yield from self.without_leaving(rule, supposed)
@@ -113,9 +119,7 @@ class JobPreemption:
         for count in (len(rest) + _SPARE, len(costs.slots)) if rule.slots is None else (len(costs.slots),):
             chosen = costs.cheapest(count)
             yield
-            with self._state.suppose() as deeper:
-                found = yield from self._make_room(rest, chosen, costs, rule, deeper)
-                yield from deeper.undo()
+            found = yield from supposing(self._state, partial(self._make_room, rest, chosen, costs, rule))
             if not found.refusal or count >= len(costs.slots):
                 break
         if not found.refusal:
@@ -140,10 +144,7 @@ class JobPreemption:
                 yield
         if (yield from self._budgets.violating_in_steps(plan.victims)):
             return False
-        with self._state.suppose() as supposed:
-            holds = yield from self._rechecked(plan, planned, rule, changed, supposed)
-            yield from supposed.undo()
-            return holds
+        return (yield from supposing(self._state, partial(self._rechecked, plan, planned, rule, changed)))
 
     def _rechecked(
         self, plan: JobPlan, planned: Mapping[int, list[PodInfo]], rule: Rule, changed: frozenset[int], supposed: Hypothesis
