@@ -173,13 +173,11 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
         """The hard constraints as they stand; computed once for each state of counters and nodes."""
         stamp = self.filter_stamp(ctx)
         known = ctx.data.get(self.name)
-        if known is not None and known[0] == stamp:
-            spreads: list[Spread] = known[1]
-            return spreads
-        hard = [constraint for constraint in self._constraints(ctx.pod) if constraint.hard]
-        keys = tuple(constraint.topology_key for constraint in hard)
-        spreads = [self._spread(ctx, constraint, keys) for constraint in hard]
-        ctx.data[self.name] = (stamp, spreads)
+        if known is None or known[0] != stamp:
+            hard = [constraint for constraint in self._constraints(ctx.pod) if constraint.hard]
+            keys = tuple(constraint.topology_key for constraint in hard)
+            known = ctx.data[self.name] = (stamp, [self._spread(ctx, constraint, keys) for constraint in hard])
+        spreads: list[Spread] = known[1]
         return spreads
 
     def _spread(self, ctx: CycleContext, constraint: SpreadConstraint, keys: tuple[str, ...]) -> Spread:

@@ -185,8 +185,6 @@ class Chooser:
         """A reserve pod that takes running pods over gets all their devices, and more if it wants more. Before it is known which pods it
         takes, any one or all of them will do."""
         node = self.node(ctx, slot)
-        if node.inventory is None:
-            return ()
         taken = taken_over(ctx, slot) if self.reserving(ctx, slot) else None
         if taken is not None:
             choices = [tuple(pod for pod in candidates if pod.uid in taken)]

@@ -12,12 +12,8 @@ class PlanMetric:
     """1 for each node whose Device says that its secondary devices are not well planned; no series for others."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._gauge = Gauge(
-            "scheduler_secondary_device_not_well_planned",
-            "1 while a Device says that its secondary devices are not well planned.",
-            ["node_name"],
-            registry=registry,
-        )
+        text = "1 while a Device says that its secondary devices are not well planned."
+        self._gauge = Gauge("scheduler_secondary_device_not_well_planned", text, ["node_name"], registry=registry)
         self._shown: set[str] = set()
 
     def follow(self, old: Device | None, new: Device | None) -> None:

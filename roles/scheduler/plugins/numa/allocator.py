@@ -129,7 +129,7 @@ def allocate(
     wanted = [(machine.nodes.get(node, 0), count) for node, count in parts.items()] if parts else [(machine.all, binding.cpus)]
     for mask, count in wanted:
         taken = take(machine, candidates & mask, count, terms, pool.held, pool.preferred)
-        if not taken.ok:
+        if taken.reason:
             return unschedulable(taken.reason)
         chosen |= taken.cpus
     if chosen.bit_count() != binding.cpus:

@@ -34,15 +34,10 @@ NOBODY = Held()
 
 
 class Pick(NamedTuple):
-    """The CPUs as a mask, or why there are none."""
+    """The CPUs as a mask, or why there are none ("" where there are)."""
 
     cpus: int
     reason: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the pod got them."""
-        return not self.reason
 
 
 @dataclass(frozen=True, slots=True)
