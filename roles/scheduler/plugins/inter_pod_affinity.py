@@ -48,7 +48,7 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
     def subscriptions(self) -> Sequence[Subscription]:
         return (
             Subscription(ASSIGNED_POD, Action.ADD | Action.DELETE | Action.UPDATE_LABELS, self._other_helps),
-            Subscription(NODE, Action.ADD | Action.UPDATE_LABELS, self._node_helps),
+            Subscription(NODE, Action.ADD | Action.DELETE | Action.UPDATE_LABELS, self._node_helps),
             Subscription(UNSCHEDULED_POD, Action.UPDATE_LABELS),
             Subscription(NAMESPACES.kind, Action.UPDATE_LABELS),
         )
@@ -66,10 +66,10 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
         return new is None and any(self._may_select(term, pod) for term in old.shape.anti_affinity)
 
     def _node_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
-        """A node came, or has another value now of a key of the terms."""
-        if event.old is None or event.new is None:
+        """A node came, or one with a key of the terms went (its pods count no more) or has another value of it now."""
+        if event.old is None:
             return True
-        mine, old, new = pod.shape, event.old.labels, event.new.labels
+        mine, old, new = pod.shape, event.old.labels, event.new.labels if event.new is not None else {}
         theirs = self._terms.anti.concerning(pod.namespace, pod.labels, self.handle.state.namespaces.get(pod.namespace, {}))
         terms = itertools.chain(mine.affinity, mine.anti_affinity, (brought.term for brought in theirs))
         return any(old.get(term.topology_key) != new.get(term.topology_key) for term in terms)

@@ -96,9 +96,7 @@ class Waking:
         return entry.state != UNSCHEDULABLE
 
     def node(self, name: str, **more: Any) -> None:
-        view = self.made.cluster.row(self.made.cluster.slot_of(name)).view
-        assert view is not None
-        self.observer.node_updated(view.node, testing.node(name, **more))
+        self.observer.node_updated(node_of(self, name), testing.node(name, **more))
 
 
 def claim(volume: str = "", storage_class: str = "slow") -> Obj:
@@ -152,6 +150,17 @@ def away(found: Waking) -> None:
 def kept_away(found: Waking) -> None:
     found.web = [found.pod(node=zone, **affinity("podAntiAffinity", "me")) for zone in "ab"]  # type: ignore[attr-defined]
     found.refused("InterPodAffinity", labels={"app": "me"})
+
+
+def zoneless(found: Waking) -> None:
+    found.observer.node_added(testing.node("c", unschedulable=True))
+    away(found)
+
+
+def node_of(found: Waking, name: str) -> Any:
+    view = found.made.cluster.row(found.made.cluster.slot_of(name)).view
+    assert view is not None
+    return view.node
 
 
 def skewed(found: Waking) -> None:
@@ -332,6 +341,9 @@ CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]]
     "a pod that kept it away leaves": (kept_away, lambda w: w.observer.pod_deleted(w.web[0]), True),  # type: ignore[attr-defined]
     "a stranger leaves": (away, lambda w: w.observer.pod_deleted(w.pod(node="a", labels={"app": "db"})), False),
     "one more that it is kept from": (away, lambda w: w.pod(node="a", labels={"app": "web"}), False),
+    "the node of one that it is kept from is deleted": (away, lambda w: w.observer.node_deleted(node_of(w, "a")), True),
+    "the node of one that kept it away is deleted": (kept_away, lambda w: w.observer.node_deleted(node_of(w, "a")), True),
+    "a node without a zone is deleted": (zoneless, lambda w: w.observer.node_deleted(node_of(w, "c")), False),
     "a node moves": (away, lambda w: w.node("a", labels={ZONE: "c"}), True),
     "a node is labelled": (away, lambda w: w.node("a", labels={ZONE: "a", "x": "y"}), False),
     "one of its own leaves": (skewed, lambda w: w.observer.pod_deleted(w.web[0]), True),  # type: ignore[attr-defined]
