@@ -11,6 +11,7 @@ import yaml
 from koord.accounting.resources import parse
 from koord.api import names
 from koord.api.objects import convert
+from koord.config import plainyaml
 from koord.config.errors import ConfigError
 from roles.scheduler.plugins.device_share.amounts import Wanted
 
@@ -29,7 +30,7 @@ class Templates:
     def read(self, text: str) -> Templates:
         """The templates of a ConfigMap's text. Raises ConfigError with the path of what is wrong."""
         try:
-            content = yaml.safe_load(text) if text.strip() else {}
+            content = plainyaml.load(text)
         except yaml.YAMLError as error:
             raise ConfigError(DATA_KEY, f"not valid YAML: {error}") from error
         try:

@@ -249,5 +249,9 @@ def test_virtual_npus_come_from_templates() -> None:
     assert found.decide(pod(wanted)).scheduled
     found.feed("ConfigMap", {"metadata": {**meta, "namespace": "default"}, "data": {"data.yaml": ""}})  # another one
     assert found.decide(pod(wanted)).scheduled
+    plain = "huawei-Ascend-310P3: {1:20: {huawei.com/npu-core: 2, huawei.com/npu-cpu: 1, koordinator.sh/gpu-memory: 3Gi}}"  # a name, not 80
+    found.feed("ConfigMap", {"metadata": meta, "data": {"data.yaml": plain}})
+    (given,) = give(found, pod({**wanted, "huawei.com/npu-core": 2}))["gpu"]
+    assert given["extension"] == {"gpuSharedResourceTemplate": "1:20"}
     found.feed("ConfigMap", {"metadata": meta, "data": {}})
     assert not found.decide(pod(wanted)).scheduled
