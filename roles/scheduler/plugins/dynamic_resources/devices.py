@@ -3,6 +3,7 @@ of selectors (SCH-DRA-02)."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -126,13 +127,25 @@ class Place(NamedTuple):
         return self.term is None or self.term.matches(name, labels)
 
 
+class Like:
+    """One for all devices between which no request can tell, as long as there is such a device."""
+
+    __slots__ = ("__weakref__", "_number")
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __repr__(self) -> str:
+        return str(self._number)
+
+
 class DeviceView(NamedTuple):
     """One device. `like` is equal for devices between which no request can tell; `taints` are those that keep claims off; `conditions` are
     waited for before a pod is bound, `failures` end that."""
 
     id: DeviceId
     kind: DeviceKind
-    like: int
+    like: Like
     taints: tuple[DeviceTaint, ...]
     consumes: tuple[tuple[str, str, Any], ...]  # (counter set, counter, amount)
     place: Place
@@ -172,8 +185,8 @@ class Catalogue:
 
     def __init__(self) -> None:
         self._kinds: WeakValueDictionary[bytes, DeviceKind] = WeakValueDictionary()
-        self._likes: dict[tuple[Any, ...], int] = {}
-        self._next = 0
+        self._likes: WeakValueDictionary[tuple[Any, ...], Like] = WeakValueDictionary()
+        self._numbers = itertools.count(1)
         self._answers: Answers = {}
         self._encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
@@ -206,8 +219,12 @@ class Catalogue:
         like = self._like(kind, taints, consumes, binding)
         return DeviceView((*pool, device.name), kind, like, taints, consumes, own, bool(device.binds_to_node), *binding)
 
-    def _like(self, kind: DeviceKind, *more: Any) -> int:
-        return self._likes.setdefault((kind.number, *more), len(self._likes))
+    def _like(self, kind: DeviceKind, *more: Any) -> Like:
+        key = (kind.number, *more)
+        found = self._likes.get(key)
+        if found is None:
+            found = self._likes[key] = Like(next(self._numbers))
+        return found
 
     def under(self, rules: TaintRules, slice_: SliceView) -> SliceView:
         """A slice with the taints of its devices and those of the rules."""
@@ -227,8 +244,7 @@ class Catalogue:
         key = self._encode((driver, device.attributes, device.capacity, bool(device.allow_multiple_allocations)))
         kind = self._kinds.get(key)
         if kind is None:
-            self._next += 1
-            kind = self._kinds[key] = DeviceKind(self._next, driver, device, self._answers)
+            kind = self._kinds[key] = DeviceKind(next(self._numbers), driver, device, self._answers)
         return kind
 
 

@@ -408,6 +408,18 @@ def test_only_the_newest_generation_of_a_complete_pool_counts() -> None:
 
 
 @pytest.mark.feature("SCH-DRA-12")
+def test_nothing_is_kept_of_what_devices_were() -> None:
+    made = world()
+    catalogue = made.framework.plugins["DynamicResources"].cache._catalogue  # type: ignore[attr-defined]
+    for number in range(20):
+        taints = [{"key": "hot", "value": str(number % 5), "effect": "NoSchedule"}]
+        made.feed("ResourceSlice", slice_of("n0", device("a", model=f"m{number}"), device("b", taints=taints), device("c"), name="s"))
+    assert len(catalogue._kinds) == 2
+    assert len(catalogue._likes) == 3
+    assert place(made) == ("n0", ["gpu=n0/a"])
+
+
+@pytest.mark.feature("SCH-DRA-12")
 def test_devices_of_several_nodes_are_used_from_any_of_them_once() -> None:
     in_zone = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]}
     made = world(slice_of("", device("net"), name="net", pool="net", nodeSelector=in_zone), nodes=4)
