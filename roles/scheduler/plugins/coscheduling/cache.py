@@ -194,6 +194,12 @@ class Gang:
             return waiting + self.count(BOUND) >= spec.min_number
         return waiting >= spec.min_number or (spec.once_satisfied and self.group.once_satisfied)
 
+    def lacking(self, spec: specs.GangSpec) -> int:
+        """How many more have to be placed before any goes. Bound ones count where the policy says so, and to their own release."""
+        every = spec.match_policy == names.GANG_MATCH_WAITING_AND_RUNNING
+        bound = sum(1 for uid in self.stages[BOUND] if every or uid in self.group.binding)
+        return spec.min_number - self.count(WAITING, RELEASED) - bound
+
 
 def _notes(pod: PodInfo) -> dict[str, str]:
     return pod.pod.metadata.annotations or {}

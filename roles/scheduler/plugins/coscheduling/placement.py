@@ -136,11 +136,7 @@ class Placement:
 
     def _fewest(self, gang: Gang, pods: Sequence[PodInfo], first: PodInfo) -> list[PodInfo]:
         """As many pods as the gangs of the group need at least, the pod at hand among them: that one alone where they need nobody more."""
-        left = {
-            identity: max(0, other.spec.min_number - other.count(WAITING, RELEASED, BOUND))
-            for identity, other in self._cache.group_gangs(gang)
-            if other is not None and other.spec is not None
-        }
+        left = {other.id: other.lacking(other.spec) for other in self._cache.peers(gang) if other.spec is not None}
         chosen: set[str] = set()
         for pod in (first, *pods):
             other = self._cache.gang_of(pod)

@@ -115,6 +115,33 @@ def test_a_member_that_comes_back_joins_its_gang_where_it_is(gangs: Any) -> None
 
 
 @pytest.mark.feature("SCH-NT-02")
+def test_where_bound_members_do_not_count_as_many_as_are_needed_are_planned_anew(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(options=OPTIONS, awareNetworkTopology=True, defaultMatchPolicy="only-waiting") as g:
+            await racks(g, a=("r1", "8"))
+            await topology(g)
+            await g.group("job", 2, annotations=gather(MUST))
+            for name in ("p0", "p1"):
+                await g.member(name, "job", cpu="2")
+            await g.bound("p0", "p1")
+            await g.live.pod("other", cpu="2")
+            assert await g.live.bound("other") == "a"
+            late = ("l0", "l1", "l2")
+            for name in late:
+                await g.member(name, "job", cpu="2")
+            await g.said("l2", "no place in the network takes")
+            await g.client.delete(PODS, "other", "default", grace_period_seconds=0)  # now there is room for two of the three
+            for _ in patience.tries(600):
+                nodes = await g.nodes_of()
+                if sum(bool(nodes[name]) for name in late) == 2:
+                    return
+                await asyncio.sleep(0.02)
+            raise AssertionError(await g.nodes_of())
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-NT-02")
 def test_without_a_tree_a_gang_that_needs_one_is_told(gangs: Any) -> None:
     async def run() -> None:
         async with gangs(nodes=("8",), options=OPTIONS, awareNetworkTopology=True) as g:
