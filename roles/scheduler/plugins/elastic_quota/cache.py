@@ -218,8 +218,8 @@ class QuotaCache(Columns):
             return
         known, key, age = self._specs.get(spec.name, {}), (spec.name, spec.namespace), _age(new)
         held = next(iter(known), "")
-        if spec.name in self._tree_of and known:
-            spec = replace(spec, tree=self._tree_of[spec.name])  # a quota's tree is fixed at first sight
+        if spec.namespace in known:
+            spec = replace(spec, tree=known[spec.namespace].tree)  # a quota's tree is fixed at first sight
         if known.get(spec.namespace) == spec and self._ages[key] == age:
             hooks = self.hooks.tell(spec.tree, "IsQuotaUpdated", lambda hook: hook.is_updated(old or new, new))
             if held != spec.namespace or not any(hooks):
@@ -237,6 +237,8 @@ class QuotaCache(Columns):
 
     def _apply(self, spec: QuotaSpec) -> None:
         tree_name = DEFAULT_TREE if spec.name in (ROOT, SYSTEM, DEFAULT) else spec.tree
+        if self._tree_of.get(spec.name, tree_name) != tree_name:  # another object of that name holds from now on
+            self._drop(spec.name)
         tree = self._tree(tree_name)
         before = tree.get(spec.name)
         old, state = before.spec if before is not None else None, dict[str, Any]()
@@ -270,6 +272,10 @@ class QuotaCache(Columns):
         if known or built_in is not None:
             self._apply(next(iter(known.values())) if known else built_in)  # type: ignore[arg-type]
             return
+        self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        """Take a quota out of its tree. Its pods go where they belong without it."""
         tree_name = self._tree_of[name]
         tree, state = self.trees[tree_name], dict[str, Any]()
         quota = tree.get(name)

@@ -197,6 +197,28 @@ def test_a_malformed_quota_keeps_its_last_good_state_and_a_second_one_of_its_nam
     assert cache.quota("a")[1].spec.max == {"cpu": 7000}  # type: ignore[index]
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_namesakes_in_two_trees_the_older_has_the_tree_whichever_comes_first(order: tuple[int, int]) -> None:
+    cache = QuotaCache(Rules(default_max={"cpu": 10}, system_max={}, namespace="k", trees=True), lambda: 0.0)
+    made = testing.World()
+    objects = [quota("team", {"cpu": top}, namespace=space, tree_id=tree) for space, tree, top in (("a", "one", "4"), ("b", "two", "7"))]
+    member = made.parser.parse(pod("x", "team", 2))
+    for place in order:
+        cache.quota_event(None, objects[place])
+        cache.pod_seen(member)
+        cache.settle()
+    assert (cache.tree_name("team"), sorted(cache.trees)) == ("one", ["", "one"])
+    assert cache.trees["one"].root.child_request == {"cpu": 2000}
+    assert cache.trees[""].root.child_request.get("cpu", 0) == 0
+    moved = quota("team", {"cpu": "5"}, namespace="a", tree_id="three", version=2)
+    cache.quota_event(objects[0], moved)
+    assert (cache.tree_name("team"), cache.quota("team")[1].spec.max) == ("one", {"cpu": 5000})  # type: ignore[index]
+    cache.quota_event(moved, None)
+    cache.settle()
+    assert (cache.tree_name("team"), sorted(cache.trees)) == ("two", ["", "two"])
+    assert cache.trees["two"].root.child_request == {"cpu": 2000}
+
+
 def test_terminating_pods_may_be_left_out_at_once_or_after_their_grace() -> None:
     made = testing.World()
     deleted = pod("x", "", 2)
