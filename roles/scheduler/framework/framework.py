@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from koord.api.kinds import Kind
 from koord.config.errors import InvalidConfig, did_you_mean
 from koord.config.loader import validate_model
 from koord.config.scheduler import Profile as ProfileConfig
+from koord.process.errors import told as told_of
 from koord.seams import perf_counter
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.defects import DEFECTS
@@ -25,7 +27,7 @@ from roles.scheduler.framework.profile import Layout, expand, names_of
 from roles.scheduler.framework.registry import PluginError, profile_path
 from roles.scheduler.framework.status import SUCCESS, Code, Status
 from roles.scheduler.framework.steps import Steps, in_steps
-from roles.scheduler.framework.trust import Trust
+from roles.scheduler.framework.trust import BUILT_IN, Trust
 
 log = logging.getLogger(__name__)
 
@@ -299,3 +301,8 @@ def _build(plugin: type[Plugin], profile: ProfileConfig, handle: Handle, source:
     except ValueError as error:
         told = f"profile {profile.scheduler_name!r}: plugin {plugin.name!r} cannot start: {error}"
         raise PluginError(told, _args_path(plugin.name, profile)) from error
+    except (Exception, SystemExit) as error:
+        if plugin.__module__.startswith(BUILT_IN):
+            raise  # a defect of ours: the whole story is wanted
+        file = getattr(sys.modules.get(plugin.__module__), "__file__", "") or ""
+        raise PluginError(f"profile {profile.scheduler_name!r}: plugin {plugin.name!r} cannot start: {told_of(error, file)}") from error

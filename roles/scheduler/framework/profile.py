@@ -84,7 +84,8 @@ def _check_names(profile: ProfileConfig, plugins: Plugins, registry: Mapping[str
             where = f"profile {profile.scheduler_name!r}, {wire}"
             path = f"{profile_path(profile.scheduler_name)}.plugins.{wire}.enabled[name={entry.name}]"
             if entry.name not in registry:
-                raise PluginError(f"{where}: plugin {entry.name!r} does not exist; known: {', '.join(sorted(registry))}", path)
+                known = ", ".join(sorted(registry))
+                raise PluginError(f"{where}: plugin {entry.name!r} does not exist (--plugin-path loads others); known: {known}", path)
             if point is not None and (point, entry.name) in _MOVED:
                 continue
             if field != "multi_point" and (point is None or not point.implemented_by(registry[entry.name])):

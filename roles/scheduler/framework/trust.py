@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 # What tells pods of one shape apart. Labels do so where a pod has some of its own (`PodInfo.unique_labels`).
 _OWN = frozenset({"deleting", "key", "metadata", "name", "node_name", "nominated", "pod", "reservation", "terminated", "uid"})
-_BUILT_IN = "roles.scheduler.plugins."
+BUILT_IN = "roles.scheduler.plugins."
 
 
 class WatchedPod(PodInfo):
@@ -44,7 +44,7 @@ class Trust:
     did."""
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
-        foreign = [plugin for plugin in plugins if not type(plugin).__module__.startswith(_BUILT_IN)]
+        foreign = [plugin for plugin in plugins if not type(plugin).__module__.startswith(BUILT_IN)]
         self.foreign = bool(foreign)  # whether there are plugins of others
         self.watched = frozenset(plugin.name for plugin in foreign)
         # What a preFilter that is asked in each cycle leaves for the plugin's later steps is another thing for each pod.

@@ -311,6 +311,21 @@ def test_a_plugin_that_fails_at_import_says_where(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.feature("SCH-FW-07")
 @pytest.mark.parametrize(
+    ("raised", "wanted"),
+    [("RuntimeError('no file')", ":8: RuntimeError: no file"), ("SystemExit(0)", ":8: SystemExit: 0"), ("ValueError('no')", "no")],
+)
+def test_a_plugin_that_cannot_be_made_says_so_in_one_line(tmp_path: Path, raised: str, wanted: str) -> None:
+    file = tmp_path / "mine.py"
+    code = "from roles.scheduler.framework.interfaces import PostBind\n\n\nclass Mine(PostBind):\n    name = 'Mine'\n\n"
+    file.write_text(f"{code}    def __init__(self, args, handle):\n        raise {raised}\n")
+    with pytest.raises(PluginError) as caught:
+        Engine(config(plugins={"postBind": {"enabled": [{"name": "Mine"}]}}), registry([str(file)]))
+    place = str(file) if wanted.startswith(":") else ""
+    assert str(caught.value) == f"profile 'koord-scheduler': plugin 'Mine' cannot start: {place}{wanted}"
+
+
+@pytest.mark.feature("SCH-FW-07")
+@pytest.mark.parametrize(
     ("code", "wanted"),
     [
         ("from roles.scheduler.framework.interfaces import Filter\n", "no class that inherits Filter, Score or another extension point"),
