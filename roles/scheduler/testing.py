@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -24,6 +24,18 @@ from roles.scheduler.framework.interfaces import Plugin
 from roles.scheduler.plugins.registry import built_in
 
 SCHEDULER = "koord-scheduler"
+
+
+class RefusedError(Exception):
+    """A plugin's `reserve` refused the pod on the node that was chosen; the text is its reason."""
+
+
+class _Strict(Cluster):
+    """Passes on what columns raise."""
+
+    def _failed(self, step: Callable[..., Any], failure: BaseException) -> None:
+        raise failure
+
 
 _numbers = itertools.count(1)
 
@@ -86,7 +98,7 @@ def pod(
 
 class World:
     """A cluster with one profile and its cycle. `plugins` are classes beside the built-in ones; `profile` is the profile's content;
-    every `verify`-th decision is compared with a fresh one."""
+    every `verify`-th decision is compared with a fresh one. `strict`: columns that raise fail the test; a scheduler logs it and goes on."""
 
     def __init__(
         self,
@@ -97,9 +109,10 @@ class World:
         now: float = 1_000_000.0,
         gates: Mapping[str, bool] | None = None,
         verify: int | None = None,
+        strict: bool = True,
     ) -> None:
         self.vocabulary = Vocabulary()
-        self.cluster = Cluster(self.vocabulary)
+        self.cluster = _Strict(self.vocabulary) if strict else Cluster(self.vocabulary)
         self.parser = PodParser(self.vocabulary)
         self.state = State(self.cluster, now=now, seed=seed)
         registry = built_in()
@@ -135,13 +148,16 @@ class World:
         return self.cycle.decide(item if isinstance(item, PodInfo) else self.parser.parse(item))
 
     def schedule(self, item: Pod | PodInfo) -> Decision:
-        """Decide a pod and, if a node was found, reserve and count it there."""
+        """Decide a pod and, if a node was found, count it there and reserve. Raises RefusedError, and takes the pod back, where a plugin's
+        `reserve` refuses."""
         decision = self.decide(item)
         decision.take_effect()
         if decision.scheduled:
             self.framework.run_resize(decision.ctx, decision.slot)
             self.cluster.place(decision.pod, decision.slot)
-            self.framework.run_reserve(decision.ctx, decision.slot)
+            if not (status := self.framework.run_reserve(decision.ctx, decision.slot)).ok:
+                self.take_back(decision)
+                raise RefusedError(status.message)
         return decision
 
     def take_back(self, decision: Decision) -> None:
@@ -150,7 +166,16 @@ class World:
         self.cluster.remove_pod(decision.pod.uid)
 
     def wakes(self, decision: Decision, event: ClusterEvent) -> bool:
-        """Whether a pod that was refused is tried again after an event: a plugin that refused it subscribed to it, and its hint agrees."""
+        """Whether a pod that was refused is tried again after an event: a plugin that refused it subscribed to it, and its hint agrees.
+        `old` and `new` of the event may also be made by `node` and `pod`. What a hint raises fails the test."""
+        event = event._replace(old=self._seen(event.old), new=self._seen(event.new))
         plugins = self.framework.plugins
         asked = [each for name in decision.rejected_by if name in plugins for each in plugins[name].subscriptions() if each.covers(event)]
-        return any(each.helps(decision.pod, event) for each in asked if not each.helps_nobody(event))
+        helpful = [each for each in asked if each.nobody is None or not each.nobody(event)]
+        return any(each.hint is None or each.hint(decision.pod, each.keep(event) if each.keep is not None else event) for each in helpful)
+
+    def _seen(self, thing: Any) -> Any:
+        """What a hint gets to see of an object."""
+        if isinstance(thing, Node):
+            return NodeView(thing)
+        return self.parser.parse(thing) if isinstance(thing, Pod) else thing

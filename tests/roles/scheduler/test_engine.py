@@ -14,9 +14,12 @@ import yaml
 from koord.config.errors import InvalidConfig
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler import testing
+from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.engine import Engine, registry
-from roles.scheduler.framework.interfaces import Point
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, ClusterEvent, Subscription
+from roles.scheduler.framework.interfaces import Filter, Point, Rejection, Reserve
 from roles.scheduler.framework.registry import PluginError
+from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
 from roles.scheduler.plugins.basic import PrioritySort
 from roles.scheduler.whatif import Simulation, Snapshot
 from tests.support import patience
@@ -322,6 +325,58 @@ def test_a_plugin_that_cannot_be_made_says_so_in_one_line(tmp_path: Path, raised
         Engine(config(plugins={"postBind": {"enabled": [{"name": "Mine"}]}}), registry([str(file)]))
     place = str(file) if wanted.startswith(":") else ""
     assert str(caught.value) == f"profile 'koord-scheduler': plugin 'Mine' cannot start: {place}{wanted}"
+
+
+class Picky(Filter, Reserve):
+    """Refuses pods named `big` when they reserve; its columns and its hint know a wrong way to be called."""
+
+    name = "Picky"
+
+    def __init__(self, args: Any, handle: Any) -> None:
+        super().__init__(args, handle)
+        self.columns = handle.cluster.register("Picky", Mistaken())
+
+    def filter_row(self, ctx: Any, slot: int) -> int:
+        return 1 if ctx.pod.shape.labels.get("size") == "huge" else 0
+
+    def rejection(self, ctx: Any, code: int) -> Rejection:
+        return Rejection(("too huge",))
+
+    def reserve(self, ctx: Any, slot: int) -> Status:
+        return unschedulable("too big") if ctx.pod.name == "big" else SUCCESS
+
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        return (
+            Subscription(NODE, Action.UPDATE_LABELS, lambda pod, event: event.new.labels["open"] != event.old.labels["open"]),
+            Subscription(ASSIGNED_POD, Action.DELETE, lambda pod, event: event.old.labels.get("size") == "huge"),
+        )
+
+
+class Mistaken(Columns):
+    """Its hooks are not those of `Columns` for pods named `odd`."""
+
+    def pod_added(self, slot: int, pod: Any) -> None:
+        if pod.name == "odd":
+            raise KeyError(pod.name)
+
+
+@pytest.mark.feature("SCH-FW-07")
+def test_a_small_world_hides_no_mistake_of_a_plugin() -> None:
+    world = testing.World({"plugins": {"multiPoint": {"enabled": [{"name": "Picky"}]}}}, plugins=[Picky])
+    world.add_nodes(testing.node("n"))
+    with pytest.raises(testing.RefusedError, match="too big"):
+        world.schedule(testing.pod("big"))
+    assert not world.cluster.row(0).pods, "it was taken back"
+    refused = world.decide(testing.pod(labels={"size": "huge"}))
+    shut, opened = testing.node("n", labels={"open": "no"}), testing.node("n", labels={"open": "yes"})
+    assert world.wakes(refused, ClusterEvent(NODE, Action.UPDATE_LABELS, shut, opened))
+    assert not world.wakes(refused, ClusterEvent(NODE, Action.UPDATE_LABELS, shut, shut))
+    assert world.wakes(refused, ClusterEvent(ASSIGNED_POD, Action.DELETE, testing.pod(labels={"size": "huge"})))
+    assert not world.wakes(refused, ClusterEvent(ASSIGNED_POD, Action.DELETE, testing.pod()))
+    with pytest.raises(KeyError, match="open"):
+        world.wakes(refused, ClusterEvent(NODE, Action.UPDATE_LABELS, testing.node("n"), shut))
+    with pytest.raises(KeyError, match="odd"):
+        world.schedule(testing.pod("odd"))
 
 
 @pytest.mark.feature("SCH-FW-07")
