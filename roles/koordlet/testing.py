@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 from koord.api.objects import Node, Pod
 from roles.koordlet.actuation.executor import Executor
 from roles.koordlet.actuation.journal import Journal
+from roles.koordlet.extensions import Extensions
 from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
@@ -24,9 +26,10 @@ NODE = "node-a"
 
 
 class FakeNode:
-    """A host below `base` with cgroup v1; `allocatable` are the node's amounts. `now` (seconds) moves by hand."""
+    """A host below `base` with cgroup v1; `cpu` and `memory` are the node's amounts, `register` the function of an extension whose NodeSLO
+    extensions are to have their defaults. `slo` is the spec of the NodeSLO. `now` (seconds) moves by hand."""
 
-    def __init__(self, base: Path, *, cpu: str = "16", memory: str = "64Gi") -> None:
+    def __init__(self, base: Path, *, cpu: str = "16", memory: str = "64Gi", register: Callable[[Extensions], None] | None = None) -> None:
         for directory in ("", "cpu/kubepods.slice", "cpuset/kubepods.slice", "memory/kubepods.slice", "cpuacct/kubepods.slice", "blkio"):
             (base / "sys/fs/cgroup" / directory).mkdir(parents=True, exist_ok=True)
         (base / "proc").mkdir(exist_ok=True)
@@ -37,6 +40,9 @@ class FakeNode:
         self.pods: list[PodState] = []
         self.slo: dict[str, Any] = {}
         self.now = 1_700_000_000.0
+        self._extensions = Extensions()
+        if register is not None:
+            register(self._extensions)
         self._store = MetricStore()
         self._executor = Executor(self.host, Journal(str(base / "journal")), clock=lambda: self.now)
 
@@ -75,7 +81,7 @@ class FakeNode:
             node_name=NODE,
             host=self.host,
             node=self.node,
-            slo=effective_slo(self.slo)[0],
+            slo=effective_slo(self.slo, extensions=self._extensions.slo_defaults)[0],
             pods=tuple(self.pods),
             topology=None,
             nrt=None,

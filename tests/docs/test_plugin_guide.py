@@ -15,9 +15,11 @@ import pytest
 from roles.descheduler import registry
 from roles.descheduler.config import parse_configuration
 from roles.koordlet.actuation.writes import Write, sequence
-from roles.koordlet.extensions import load
+from roles.koordlet.extensions import Extensions, load
 from roles.koordlet.options import Options
-from roles.koordlet.qos.outcome import Strategy
+from roles.koordlet.qos.outcome import Outcome, Strategy
+from roles.koordlet.states.slo import SLO
+from roles.koordlet.testing import FakeNode
 from roles.manager.webhooks.review import Refusal, Request
 from roles.sandbox.scenario import Scenario
 from tests.roles.descheduler.support import configuration
@@ -84,6 +86,33 @@ def test_the_strategy_that_holds_a_file_passes_its_test(tmp_path: Path) -> None:
     world.sample("node_memory_usage", 10 * 2.0**30)
     world.run(strategy, state)
     assert machine.get("cpu.cfs_quota_us", TIER) == "900000", "what the other wants"
+
+
+class Settled(Strategy[str]):
+    """Says what its settings are."""
+
+    name = "Settled"
+    interval = 1.0  # type: ignore[assignment]
+
+    def initial(self) -> str:
+        return ""
+
+    def decide(self, snapshot: Any, slo: SLO, state: str, now: float) -> Outcome[str]:
+        return Outcome(str(slo.extensions["tightMemory"]))
+
+
+def test_a_strategy_has_settings(tmp_path: Path) -> None:
+    """What the guide says of NodeSLO extensions, and how a test sets them."""
+    assert 'extensions.slo_extension("tightMemory", {"high": 90})' in GUIDE
+    assert "FakeNode(tmp_path, register=register)" in GUIDE
+
+    def register(extensions: Extensions) -> None:
+        extensions.slo_extension("tightMemory", {"high": 90})
+
+    node, strategy = FakeNode(tmp_path, register=register), Settled(Options(), lambda gate: True)
+    assert node.decide(strategy).state == "{'high': 90}"
+    node.slo = {"extensions": {"tightMemory": {"high": 95}}}
+    assert node.decide(strategy).state == "{'high': 95}"
 
 
 def request(labels: dict[str, str]) -> Request:
