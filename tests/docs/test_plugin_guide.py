@@ -6,14 +6,23 @@ import asyncio
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from koord.api.kinds import PODMIGRATIONJOBS
+from koord.api.names import ANNOTATION_MIGRATION_RELIEF
+from koord.api.objects import Node, Pod, convert
 from roles.descheduler import registry
 from roles.descheduler.config import parse_configuration
+from roles.descheduler.framework.effects import PAUSE, Evict, Turn
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.plugin import PluginType
+from roles.descheduler.relief import Relief
+from roles.descheduler.snapshot import NodeView, node_view
 from roles.koordlet.actuation.writes import Write, sequence
 from roles.koordlet.extensions import Extensions, load
 from roles.koordlet.options import Options
@@ -22,6 +31,7 @@ from roles.koordlet.states.slo import SLO
 from roles.koordlet.testing import FakeNode
 from roles.manager.webhooks.review import Refusal, Request
 from roles.sandbox.scenario import Scenario
+from tests.roles.descheduler import support
 from tests.roles.descheduler.support import configuration
 from tests.roles.koordlet.act.conftest import World, build
 from tests.support import patience
@@ -137,19 +147,73 @@ def test_the_sandbox_takes_plugins() -> None:
     assert Scenario().scheduler.plugin_paths == []
 
 
-def test_the_descheduler_plugin_lets_pods_of_old_images_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("roles.descheduler.plugins.old_images")
+def load_plugin(monkeypatch: pytest.MonkeyPatch, name: str, row: Callable[[ModuleType], PluginType]) -> PluginType:
+    """A descheduler plugin of a page, imported and registered; `row` makes its registry row."""
+    module = ModuleType(f"roles.descheduler.plugins.{name}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(block("old_images.py", DESCHEDULER), "old_images.py", "exec"), vars(module))
-    row = eval(block("registry.py", DESCHEDULER), {"_row": registry._row, "old_images": module})
-    monkeypatch.setitem(registry.PLUGIN_TYPES, row.name, row)
-    monkeypatch.setitem(registry.POINTS, row.name, frozenset({row.point}))
-    monkeypatch.setitem(registry.ARGS, row.name, row.args)
+    exec(compile(block(f"{name}.py", DESCHEDULER), f"{name}.py", "exec"), vars(module))
+    made = row(module)
+    monkeypatch.setitem(registry.PLUGIN_TYPES, made.name, made)
+    monkeypatch.setitem(registry.POINTS, made.name, frozenset({made.point}))
+    monkeypatch.setitem(registry.ARGS, made.name, made.args)
+    return made
+
+
+def space_of(name: str) -> dict[str, Any]:
+    tests: dict[str, Any] = {}
+    exec(compile(block(f"test_{name}.py", DESCHEDULER), f"test_{name}.py", "exec"), tests)
+    return tests
+
+
+def test_the_descheduler_plugin_lets_pods_of_old_images_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered = block("registry.py", DESCHEDULER)
+    row = load_plugin(monkeypatch, "old_images", lambda module: eval(registered, {"_row": registry._row, "old_images": module}))
     text = configuration({"deschedule": ["OldImages"]}, {"OldImages": {"images": ["web:1"]}})
     assert parse_configuration(text, "test").profiles[0].plugins.deschedule.enabled[0].name == "OldImages"
     assert row.make(row.args.model_validate({"images": ["web:1"]}), 300.0).args.images == ["web:1"]
-    tests: dict[str, Any] = {}
-    exec(compile(block("test_old_images.py", DESCHEDULER), "test_old_images.py", "exec"), tests)
+    tests = space_of("old_images")
     tests["test_pods_of_an_old_image_leave"]()
     tests["test_a_round_evicts_them"]()
-    assert DESCHEDULER.count("```python") == 3, "another block is to be tried here"
+    assert DESCHEDULER.count("```python") == 5, "another block is to be tried here"
+
+
+def test_the_descheduler_plugin_that_minds_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    load_plugin(monkeypatch, "namespace_cap", lambda module: registry._row(module.NamespaceCap, module.NamespaceCapArgs))
+    space_of("namespace_cap")["test_the_youngest_leave_for_the_node_with_the_fewest"]()
+    text = configuration({"balance": ["NamespaceCap"]}, {"NamespaceCap": {"maxPerNode": 2}}, deschedulingInterval="100ms")
+    text = text.replace("name: DefaultEvictor", "name: MigrationController")
+    full = [support.pod(f"n2-{number}", "n2") for number in range(2)]
+    nodes = [support.node(name) for name in ("n1", "n2", "n3")]
+
+    async def rounds() -> None:
+        async with support.descheduling([*nodes, *(support.pod(f"n1-{number}", "n1") for number in range(3)), *full], text) as running:
+
+            async def jobs() -> list[dict[str, Any]]:
+                return (await running.client.list(PODMIGRATIONJOBS)).items
+
+            (job,) = await support.eventually(jobs)
+            assert job["spec"]["podRef"]["name"].startswith("n1-")
+            assert set(Relief.read(job["metadata"]["annotations"][ANNOTATION_MIGRATION_RELIEF]).nodes) == {"n3"}  # type: ignore[union-attr]
+
+            async def left() -> bool:
+                return len(await running.pods()) == 4
+
+            await support.eventually(left)
+
+    asyncio.run(rounds())
+
+
+@pytest.mark.parametrize(("done", "asked"), [(True, ["a"]), (False, ["a", "a"])])
+def test_effects_are_done_or_not(done: bool, asked: list[str]) -> None:
+    class Twice:
+        name = "Twice"
+
+        def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
+            yield PAUSE
+            if not (yield Evict(nodes[0].pods[0].pod, "once")):
+                yield Evict(nodes[0].pods[0].pod, "again")
+
+    pod = convert({**support.pod("a", "n1"), "metadata": {"name": "a", "uid": "a"}}, Pod)
+    node = node_view(convert(support.node("n1"), Node), [pod], None, now=0.0)
+    assert [effect.pod.metadata.name for effect in support.effects(Twice(), [node], done=done)] == asked
+    assert len(node.pods) == (0 if done else 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -21,6 +22,9 @@ from koord.kube.informers import InformerFactory
 from koord.process.life import Life
 from roles.descheduler.app import App, Options
 from roles.descheduler.config import parse_configuration
+from roles.descheduler.framework.effects import Evict, Pause
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.snapshot import NodeView
 from tests.support import patience
 from tests.support.wholecluster import scheduling
 
@@ -141,6 +145,23 @@ def configuration(
         **top,
     }
     return yaml.safe_dump(document)
+
+
+def effects(plugin: Any, nodes: list[NodeView], *, done: bool = True, now: float = 0.0) -> list[Any]:
+    """What a plugin asks for in its turn on these nodes, its pauses left out. All of it is done, and pods that are to leave are taken from
+    their nodes; or (`done` False) nothing is."""
+    turn = plugin.turn(nodes, Handle("test", plugin.name, now=now, filters=[]))
+    found: list[Any] = []
+    with contextlib.suppress(StopIteration):
+        effect = next(turn)
+        while True:
+            if not isinstance(effect, Pause):
+                found.append(effect)
+            if done and isinstance(effect, Evict):
+                for node in nodes:
+                    node.take(effect.pod.metadata.uid)
+            effect = turn.send(done)
+    return found
 
 
 class Running:
