@@ -146,7 +146,7 @@ class Guard:
         if view.cpu_quota(host, directory) is None:
             return Done("best-effort pods are not held", (f"their level {directory} has no CPU quota that can be read",))
         quota = self._cpus * CFS_PERIOD_US * self._percent // 100
-        levels = [] if host.cgroups.v2 else [d for level in view.tree(host, "cpu", directory, 2)[1:] for d in level]
+        levels = [] if host.cgroups.v2 else [d for level in view.tier(host, "cpu")[1:] for d in level]
         # on cgroup v1 no child may have more than its parent
         looser = [d for d in levels if (own := view.usual_quota(host, d)) is not None and own > quota]
         writes = [Write("cpu.cfs_quota_us", d, "-1", cached=False, reason=NAME) for d in looser]

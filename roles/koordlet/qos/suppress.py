@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import ClassVar
 
 from koord.accounting.cpuset import EMPTY, CPUSet
@@ -177,7 +178,7 @@ class BECPUSuppress(Strategy[SuppressState]):
         # no cache: whatever else changed the quota, the allowance of this second holds
         text = str(quota_of(quota, view.cpu_period(host, directory)))
         write = Write("cpu.cfs_quota_us", directory, text, cached=False, reason=REASON)
-        before = self._looser_children(snapshot, directory, quota)
+        before = self._looser_children(snapshot, quota)
         told, records = self._record(
             snapshot, state, now, "Suppressed", f"CFS quota {quota} µs", allow, {"quota_us": quota, "old_quota_us": current}
         )
@@ -198,15 +199,14 @@ class BECPUSuppress(Strategy[SuppressState]):
     def _may_grow(self, state: SuppressState, now: float) -> bool:
         return not 0 <= now - state.grew_at < 0.9 * self.interval
 
-    def _looser_children(self, snapshot: Snapshot, directory: str, quota: int) -> list[Write]:
+    def _looser_children(self, snapshot: Snapshot, quota: int) -> list[Write]:
         """cgroup v1 refuses a quota below that of a child: children with a larger one lose theirs first."""
         host = snapshot.host
         if host.cgroups.v2:
             return []
-        _, pods, containers = view.tree(host, "cpu", directory, 2)
         return [
             Write("cpu.cfs_quota_us", child, "-1", cached=False, reason=REASON)
-            for child in (*pods, *containers)
+            for child in chain(*view.tier(host, "cpu")[1:])
             if (own := view.usual_quota(host, child)) is not None and own > quota
         ]
 
@@ -231,7 +231,7 @@ class BECPUSuppress(Strategy[SuppressState]):
         if topology is None or nrt is None or old is None:
             return Outcome(state)
         held = pools(snapshot.pods, nrt, snapshot.cpus)
-        levels, static = view.tree(host, "cpuset", directory, 2), _static(nrt)
+        levels, static = view.tier(host, "cpuset"), _static(nrt)
         if static:  # what the tier has is what its containers have
             old = min(filter(None, (view.cpuset(host, container) for container in levels[2])), key=len, default=old)
         new = divide(topology, held, allow.milli, len(old))
@@ -254,7 +254,7 @@ class BECPUSuppress(Strategy[SuppressState]):
             notices = (Notice("Warning", "BECPUExhausted", text),)
         full = held.full(topology) or new
         # with kubelet's static policy containers are placed one by one, and their parents must not stand in the way
-        sets = [full, full, new] if static else [new, new, new]
+        sets = [full if static and level < 2 else new for level in range(len(levels))]
         verdict = "Suppressed" if new != full else "Unrestricted"
         told, records = self._record(
             snapshot, state, now, verdict, f"CPUs {new}", allow, {"cpuset": str(new), "old_cpuset": str(old), "cpus": len(new)}
@@ -278,8 +278,7 @@ class BECPUSuppress(Strategy[SuppressState]):
             return (), state
         held = pools(snapshot.pods, snapshot.nrt, snapshot.cpus)
         full = held.full(snapshot.topology)
-        levels = view.tree(snapshot.host, "cpuset", snapshot.host.cgroups.qos_dir(BESTEFFORT), 2)
-        levels[2] = [directory for directory in levels[2] if os.path.dirname(directory) not in placed]
+        levels = view.tier(snapshot.host, "cpuset", placed)
         # the kubelet itself keeps containers off the CPUs that it gave away, and their parents as they are
         pinned = snapshot.cpus.pinned_to_others("")
         barred = (held.lse | held.reserved | held.system) - pinned
@@ -312,7 +311,7 @@ class BECPUSuppress(Strategy[SuppressState]):
         if not full or not wanted:
             return (), after
         sets = [[directory for directory in level if directory in wanted] for level in levels]
-        return (cpuset_batch(sets, [full, full, full], cached=False),), after
+        return (cpuset_batch(sets, [full] * len(sets), cached=False),), after
 
     # -- off -----------------------------------------------------------------------------------------------------------------
 

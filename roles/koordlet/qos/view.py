@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from koord.accounting.cpuset import CPUSet, CPUSetError
 from roles.koordlet.host import cgroup_files, files, parse
+from roles.koordlet.host.cgroup import BESTEFFORT
 from roles.koordlet.host.cgroup_files import CFS_PERIOD_US
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.states.model import HostState, PodState
@@ -88,6 +89,15 @@ def tree(host: HostState, subsystem: str, directory: str, depth: int) -> list[li
     levels = [[directory]]
     for _ in range(depth):
         levels.append([d for parent in levels[-1] for d in subdirectories(host, subsystem, parent)])
+    return levels
+
+
+def tier(host: HostState, subsystem: str, placed: Container[str] = ()) -> list[list[str]]:
+    """Directories of the best-effort tier by level: its own, its pods', their containers' (but those of ``placed`` pods), and on cgroup v1
+    what these made in them: there a group has no fewer CPUs and no smaller quota than what is in it."""
+    levels = tree(host, subsystem, host.cgroups.qos_dir(BESTEFFORT), 1)
+    while len(levels) < 3 or (levels[-1] and not host.cgroups.v2):
+        levels.append([d for parent in levels[-1] if parent not in placed for d in subdirectories(host, subsystem, parent)])
     return levels
 
 

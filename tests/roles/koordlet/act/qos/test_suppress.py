@@ -175,6 +175,17 @@ def test_quotas_of_children_make_way_on_v1(world, suppress):
     assert [world.machine.get("cpu.cfs_quota_us", d) for d in (QOS, pod, box)] == ["500000", "-1", "-1"]
 
 
+def test_quotas_of_what_a_container_made_make_way_on_v1(world, suppress):
+    _, box = be_tree(world, "0-15", "-1")
+    inner = [f"{box}/docker", f"{box}/docker/one"]
+    for directory in inner:
+        world.machine.put("cpu.cfs_quota_us", directory, "700000")
+    threshold(world, cpuSuppressPolicy="cfsQuota")
+    world.load(5.4)
+    world.run(suppress)
+    assert [world.machine.get("cpu.cfs_quota_us", d) for d in (QOS, *inner)] == ["500000", "-1", "-1"]
+
+
 def test_quota_on_v2(world_v2, suppress):
     world_v2.pod("be", qos="BE", kube_qos="BestEffort")
     world_v2.machine.put("cpu.cfs_quota_us", QOS, "max 100000")
@@ -230,6 +241,22 @@ def test_cpuset_policy_narrows_every_level(world, suppress):
     world.load(6.4)  # 16 × 65 % − 6.4 = 4
     world.run(suppress)
     assert {world.machine.get("cpuset.cpus", d) for d in (QOS, *dirs)} == {"0-3"}
+
+
+def test_what_a_container_made_is_narrowed_before_it_on_v1(world, suppress, monkeypatch):
+    """The kernel refuses a group fewer CPUs than a group in it has."""
+    dirs = be_tree(world)
+    dirs += [f"{dirs[-1]}/docker", f"{dirs[-1]}/docker/one"]
+    for directory in dirs[-2:]:
+        world.machine.put("cpuset.cpus", directory, "0-15")
+    written, write = [], kernel.write
+    monkeypatch.setattr(kernel, "write", lambda path, *rest, **options: (written.append(path), write(path, *rest, **options)))
+    threshold(world)
+    world.load(6.4)
+    world.run(suppress)
+    assert {world.machine.get("cpuset.cpus", d) for d in (QOS, *dirs)} == {"0-3"}
+    depths = [path.count("/") for path in written if path.endswith("cpuset.cpus")]
+    assert depths == sorted(depths, reverse=True)
 
 
 def test_cpuset_grows_by_a_tenth_of_the_node(world, suppress):
