@@ -159,7 +159,8 @@ class CoreSched(Hook[CoreRule]):
         if self._looked:
             return False
         self._looked = True
-        return any(snapshot.changed("cgroup.procs", c.cgroup_dir) for _, containers in pods.values() for c in containers)
+        directories = (c.cgroup_dir for _, containers in pods.values() for c in containers)
+        return any(snapshot.changed("cgroup.procs", d) for directory in directories for d in view.within(snapshot.host, directory))
 
     def _noted(self, snapshot: Snapshot, directory: str) -> bool:
         """Put a container on record before its processes get a cookie; whether they may have one."""
@@ -187,7 +188,8 @@ class CoreSched(Hook[CoreRule]):
             except HostError as error:
                 log.debug("pod %s: %s", pod.key, error)
             for name, container_id, directory in places:
-                yield pod, name, container_id, directory, group, view.ids(host, "cgroup.procs", directory)
+                for inner in view.within(host, directory):
+                    yield pod, name, container_id, inner, group, view.ids(host, "cgroup.procs", inner)
 
     def _supported(self, snapshot: Snapshot) -> Prctl | None:
         """The kernel if it knows cookies and this process has none of its own."""

@@ -37,7 +37,7 @@ class OOMScoreAdj(Hook[None]):
                     continue
                 pod = container.pod
                 about = About.of(pod, container.name)
-                for pid in view.ids(snapshot.host, "cgroup.procs", container.cgroup_dir):
+                for pid in view.ids_within(snapshot.host, "cgroup.procs", container.cgroup_dir):
                     path = snapshot.host.root.proc_path(str(pid), "oom_score_adj")
                     if os.path.exists(path):  # processes end at any time
                         yield Write("oom_score_adj", path, str(score), kind=Kind.FILE, cached=False, reason=self.name, about=about)

@@ -59,7 +59,7 @@ def group_of(pod: PodState, *, made: bool = False) -> str | None:
 
 def threads(host: HostState, pod: PodState) -> list[int]:
     """Thread ids of a pod's containers and of its sandbox, ascending."""
-    return sorted({tid for directory in view.container_dirs(host, pod) for tid in view.ids(host, "tasks", directory)})
+    return sorted({tid for directory in view.container_dirs(host, pod) for tid in view.ids_within(host, "tasks", directory)})
 
 
 def schemata(path: str, lines: Iterable[tuple[str, str]], about: About = NODE) -> Iterator[Write]:

@@ -93,7 +93,7 @@ def scores(snapshot: Snapshot, container: ContainerState) -> dict[int, int]:
     """``oom_score_adj`` of a container's processes by id; those that end meanwhile are left out."""
     host = snapshot.host
     out: dict[int, int] = {}
-    for pid in view.ids(host, "cgroup.procs", container.cgroup_dir):
+    for pid in view.ids_within(host, "cgroup.procs", container.cgroup_dir):
         try:
             path = host.root.proc_path(str(pid), PROCESS_FILE)
             out[pid] = parse.signed(path, host.files.read(path))

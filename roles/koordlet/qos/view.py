@@ -71,6 +71,8 @@ def cpuset(host: HostState, directory: str) -> CPUSet | None:
     return None
 
 
+#: How many cgroups a container has is up to it; so many are looked at.
+MOST_WITHIN = 256
 #: A file of each hierarchy: its path is cached and proven to stay below the root, so that walking costs no look-ups.
 _FILE_OF = {"cpuset": "cpuset.cpus", "cpu": "cpu.cfs_quota_us"}
 
@@ -117,6 +119,20 @@ def ids(host: HostState, resource: str, directory: str) -> list[int]:
         return ids_in(host, host.cgroups.file(resource, directory))
     except ValueError:
         return []
+
+
+def within(host: HostState, directory: str) -> list[str]:
+    """A container's directory and what it made below (systemd, Docker), :data:`MOST_WITHIN` at most."""
+    found = [directory]
+    for each in found:  # it grows
+        if len(found) < MOST_WITHIN:
+            found += subdirectories(host, "cpu", each)
+    return found[:MOST_WITHIN]
+
+
+def ids_within(host: HostState, resource: str, directory: str) -> list[int]:
+    """Ids in a container's directory and in what it made below."""
+    return [one for each in within(host, directory) for one in ids(host, resource, each)]
 
 
 def ids_in(host: HostState, path: str, *, fresh: bool = False) -> list[int]:

@@ -103,6 +103,21 @@ class TestNode:
 
 @pytest.mark.feature("KA-HK-05")
 class TestCookies:
+    def test_processes_in_cgroups_that_a_container_made(self, node) -> None:
+        node.world.spec = spec(beClass=ON)
+        box = pod(node, "be", 20, qos="BE", kube_qos="BestEffort").containers[0].cgroup_dir
+        inner = f"{box}/system.slice/job.service"
+        node.files("cgroup.procs", "", box)
+        node.files("cgroup.procs", "20\n21", inner)
+        node.kernel.cookies[21] = 0
+        node.hook.note = lambda entry: node.machine.executor.note(entry, "CoreSched")
+        node.run()
+        assert groups(node) == [{20, 21}]
+        node.hook._cookies, node.hook._looked = None, False
+        node.world.spec = spec("groupIdentity", beClass=ON)
+        node.run()
+        assert groups(node) == []
+
     def test_groups(self, node) -> None:
         node.world.spec = spec(lsClass=ON, beClass=ON)
         pod(node, "ls", 10, 11, qos="LS")

@@ -58,6 +58,16 @@ def test_new_processes_and_the_gauge(hooked) -> None:
     assert gauges[0].endswith(" 33.0")
 
 
+@pytest.mark.feature("KA-HK-10")
+def test_processes_in_cgroups_that_a_container_made(hooked) -> None:
+    node = hooked("OOMScoreAdj")
+    inner = node.world.pod("p", annotations={ONE: "33"}).containers[0].cgroup_dir + "/system.slice/job.service"
+    node.files("cgroup.procs", "100", inner)
+    node.machine.file("proc/100/oom_score_adj", "0\n")
+    node.run()
+    assert score(node, 100) == "33"
+
+
 def score(node: Any, pid: int) -> str:
     return str((node.machine.base / f"proc/{pid}/oom_score_adj").read_text().strip())
 

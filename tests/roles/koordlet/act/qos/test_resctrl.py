@@ -202,6 +202,18 @@ def test_threads_move_once_each_in_order(world, strategy):
     assert tasks(world, "LS") == [1, 5, 9], "threads that are in the group are left alone"
 
 
+def test_threads_in_cgroups_that_a_container_made_move_too(world, strategy):
+    hardware(world)
+    classes(world, ls={}, be={})
+    pod = world.pod("be", qos="BE", kube_qos="BestEffort")
+    box = pod.containers[0].cgroup_dir
+    for directory, tid in ((box, "1"), (f"{box}/system.slice", ""), (f"{box}/system.slice/job.service", "7"), (f"{box}/init.scope", "5")):
+        world.machine.put("cpu.cfs_quota_us", directory, "-1")
+        world.machine.put("tasks", directory, tid)
+    world.run(strategy)
+    assert tasks(world, "BE") == [1, 5, 7]
+
+
 def test_groups_are_made_and_removed_again(world, strategy):
     hardware(world)
     for group in ("LSR", "LS", "BE"):
