@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from koord.api.names import RESOURCE_CPU
@@ -24,12 +24,12 @@ MAX_ALLOCATABLE_PRIORITY = 7999
 class EvictState:
     """``cooling_since``: start of the cool-down (None: there is none). ``complaints``: invalid settings already told.
 
-    ``unsampled_since``: since when there are pods whose use is not known (None: there are none).
+    ``unsampled``: pods whose use is not known, by uid, and since when.
     """
 
     cooling_since: float | None = None
     complaints: frozenset[str] = frozenset()
-    unsampled_since: float | None = None
+    unsampled: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

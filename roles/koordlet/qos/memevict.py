@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -45,25 +45,20 @@ class MemoryEvict(EvictStrategy):
             return Outcome(state)
         if lasts(state.cooling_since, now, self.options.memory_evict_cool_time_seconds):
             return Outcome(state)
-        state = replace(state, unsampled_since=self._unsampled(snapshot, state, now))
-        patient = state.unsampled_since is None or lasts(state.unsampled_since, now, UNSAMPLED_PATIENCE)
-        best_effort = partial(self._best_effort, unsampled=0 if patient else 1)
+        # they may just not have been read yet
+        unknown = [p.uid for p in be_pods(snapshot, "BEMemoryEvict") if memory_used(snapshot, p) is None]
+        state = replace(state, unsampled={uid: state.unsampled.get(uid, now) for uid in unknown})
+        best_effort = partial(self._best_effort, young={u for u, t in state.unsampled.items() if lasts(t, now, UNSAMPLED_PATIENCE)})
         return self.tasks((best_effort, self._allocatable, self._by_priority), snapshot, threshold, state, now)
 
-    def _unsampled(self, snapshot: Snapshot, state: EvictState, now: float) -> float | None:
-        """Since when there are BE pods whose memory is not known; they may just not have been read yet."""
-        if all(memory_used(snapshot, p) is not None for p in be_pods(snapshot, "BEMemoryEvict")):
-            return None
-        return now if state.unsampled_since is None else state.unsampled_since
-
-    def _best_effort(self, snapshot: Snapshot, threshold: ThresholdStrategy, unsampled: int) -> Found:
-        """At most so many ``unsampled`` pods a run: what they release is not known, so nothing would ever be enough."""
+    def _best_effort(self, snapshot: Snapshot, threshold: ThresholdStrategy, young: Container[str]) -> Found:
+        """Of pods whose memory is not known no ``young`` one, and one a run: what it releases is not known, so nothing would be enough."""
         gate = "BEMemoryEvict"
 
         def pods() -> list[PodState]:
             ordered = easiest_first(snapshot, order_by_memory(snapshot, be_pods(snapshot, gate)), gate)
-            unknown = [p for p in ordered if memory_used(snapshot, p) is None]
-            left_out = {p.uid for p in unknown[unsampled:]}
+            unknown = [p.uid for p in ordered if memory_used(snapshot, p) is None]
+            left_out = {*unknown} - {next((uid for uid in unknown if uid not in young), "")}
             return [p for p in ordered if p.uid not in left_out]
 
         return self._by_use(snapshot, threshold, gate, pods)

@@ -250,8 +250,22 @@ def test_pods_that_cannot_be_read_are_taken_late_and_one_a_run(world, memory):
     for name in ("x", "y"):
         world.sample("pod_memory_usage", 2.0 * GI, be[name].uid)
     later = world.decide(memory, state)
-    assert later.state.unsampled_since is None
+    assert not later.state.unsampled
     assert len(names(only(later, "BEMemoryEvict"))) == 3
+
+
+def test_a_pod_that_cannot_be_read_takes_no_patience_from_one_that_has_just_come(world, memory):
+    threshold(world, memoryEvictThresholdPercent=70)
+    state = memory.initial()
+    for second in range(8):  # each second a pod comes, and the one before it is read
+        be_memory(world, **{f"job-{second}": None})
+        world.sample("node_memory_usage", 64.0 * GI)
+        outcome = world.decide(memory, state)
+        assert names(only(outcome, "BEMemoryEvict")) == [f"job-{n}" for n in range(second)]
+        state = outcome.state
+        world.now += 1
+        for n in range(second + 1):
+            world.sample("pod_memory_usage", (9.0 - n) * GI, f"uid-job-{n}")
 
 
 def test_memory_below_threshold_or_with_bad_settings(world, memory):
