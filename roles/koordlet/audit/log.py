@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import orjson
 
@@ -123,7 +123,7 @@ class AuditLog:
 
     def _rotate(self) -> None:
         self._close()
-        stamp = datetime.fromtimestamp(self._clock()).strftime("%Y-%m-%d-%H-%M-%S")
+        stamp = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%d-%H-%M-%S")
         for suffix in range(MAX_SUFFIX):
             target = os.path.join(self.directory, f"audit-{stamp}-{suffix}.log")
             if not os.path.exists(target):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,24 @@ class TestLog:
         assert len(files) == 3
         assert files == [*sorted(files[:-1]), str(tmp_path / "audit.log")]
         assert all(Path(f).stat().st_size <= ROTATE_AT for f in files), "an existing file counts with what it holds"
+
+    def test_files_are_in_order_when_summer_time_ends(self, tmp_path, monkeypatch) -> None:
+        monkeypatch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        try:
+            clock = Clock()
+            clock.now = datetime(2023, 10, 29, 0, 30, tzinfo=UTC).timestamp()
+            log = AuditLog(str(tmp_path), clock=clock)
+            for number in range(50):
+                log.emit(AuditEvent(name=f"p{number}", message="y" * 100_000))
+                log.flush()
+                clock.now += 60
+            log.close()
+        finally:
+            monkeypatch.undo()
+            time.tzset()
+        names = [e["name"] for e in Reader(str(tmp_path)).page(50)[0]]
+        assert names == [f"p{number}" for number in reversed(range(50))]
 
     def test_a_directory_that_cannot_be_written_is_reported_once(self, tmp_path, caplog) -> None:
         (tmp_path / "f").write_text("")
