@@ -79,8 +79,10 @@ def _file(path: str) -> tuple[str, list[str]]:
     else:
         import yaml
 
+        from koord.config import plainyaml
+
         try:
-            content = yaml.safe_load(data)
+            content = plainyaml.load(data)
         except yaml.YAMLError as error:
             raise ValueError(str(error).splitlines()[0]) from None
     kind = content.get("kind") if isinstance(content, dict) else None

@@ -19,10 +19,12 @@ def _file(path: str) -> dict[str, Any]:
     """``flags.kdd`` of a configuration file. Raises ValueError."""
     import yaml
 
+    from koord.config import plainyaml
+
     try:
         with open(path, encoding="utf-8") as file:
-            found = yaml.safe_load(file) or {}
-    except (OSError, yaml.YAMLError) as error:
+            found = plainyaml.load(file.read()) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     if not isinstance(found, dict) or found.get("version") != "v1":
         raise ValueError(f"{path}: version: 'v1' is wanted")

@@ -116,9 +116,11 @@ def layout_of(content: str) -> Layout | None:
     cannot be read."""
     import yaml
 
+    from koord.config import plainyaml
+
     try:
-        loaded = yaml.safe_load(content)
-    except (yaml.YAMLError, ValueError, RecursionError):  # a timestamp of no day is a ValueError
+        loaded = plainyaml.load(content)
+    except (yaml.YAMLError, ValueError, RecursionError):
         return None
     told = loaded if isinstance(loaded, dict) else {}
     return _layout(str(told.get("cgroupDriver") or ""), str(told.get("cgroupRoot") or ""))

@@ -17,6 +17,7 @@ from koord.process.unixsocket import target
 from koord.protocols import dra_pb2 as pb
 from koord.protocols import pluginregistration_pb2 as registration
 from roles.koordlet.actuation.restore import restore
+from roles.koordlet.claims import cdi
 from roles.koordlet.claims.plugin import SERVICES
 from roles.koordlet.host.root import HostRoot
 from tests.support.claims import alternative, claim, request
@@ -102,6 +103,11 @@ NIC = card("rdma", 0, "0000:18:00.0", "0000:18:00.0")
 def shown(answer: Any) -> list[tuple[Any, ...]]:
     assert not answer.error, answer.error
     return [(*one.request_names, one.pool_name, one.device_name, *one.cdi_device_ids) for one in answer.devices]
+
+
+def test_names_in_files_of_vendors_mean_what_they_mean_to_the_runtime(tmp_path: Path) -> None:
+    (tmp_path / "mig.yaml").write_text("kind: v.io/gpu\ndevices: [{name: 1:10}]\n")
+    assert cdi.read([str(tmp_path)], print) == {"1:10": "v.io/gpu=1:10"}
 
 
 def test_devices_have_the_names_that_the_runtime_knows() -> None:

@@ -79,6 +79,7 @@ def test_kubepods_at_the_top_is_the_machines_own(tmp_path: Path) -> None:
         ("cgroupRoot: /\n", Layout(CgroupDriver.CGROUPFS)),
         ("cgroupRoot: /a/b/\n", Layout(CgroupDriver.CGROUPFS, "a/b")),
         ("cgroupRoot: ../..\n", None),
+        ("cgroupRoot: 2026-02-31\n", Layout(CgroupDriver.CGROUPFS, "2026-02-31")),
         ("{}", Layout(CgroupDriver.CGROUPFS)),
     ],
 )
