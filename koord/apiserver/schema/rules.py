@@ -163,12 +163,15 @@ def _check_rows(node: TypeNode) -> list[Any]:
 
 def _quick(node: TypeNode, name: str, rule: Obj) -> Callable[[Any], Any]:
     if "enum" in rule and node.fields[name].code != "[":
-        return frozenset(rule["enum"]).__contains__
+        return frozenset([*rule["enum"], None] if "optional" in rule else rule["enum"]).__contains__
     if "range" in rule:
         least, most = rule["range"][0], (*rule["range"], float("inf"))[1]
         return lambda value: value is not None and least <= value <= most
     if not rule.keys().isdisjoint({"most", "unique"}):
-        return lambda value: not value
+        return lambda value: not value or len(value) == 1
+    if "name" in rule:
+        wrong, absent = _NAME_RULES[rule["name"]], "optional" in rule
+        return lambda value: not wrong(value) if value else absent and value is None
     return bool if rule.keys() <= {"required", *_NOT_CHECKED} else lambda value: False
 
 
