@@ -71,6 +71,8 @@ class PodState:
     containers: tuple[ContainerState, ...]
     """Regular containers, in spec order."""
     init_containers: tuple[ContainerState, ...]
+    ephemeral_containers: tuple[ContainerState, ...] = ()
+    """Those of ``kubectl debug``; nobody asks for anything for them."""
 
     @property
     def key(self) -> str:
@@ -92,7 +94,7 @@ class PodState:
 
     def all_containers(self) -> tuple[ContainerState, ...]:
         """Init containers first."""
-        return self.init_containers + self.containers
+        return self.init_containers + self.containers + self.ephemeral_containers
 
     def side_by_side(self) -> tuple[tuple[ContainerState, ...], ...]:
         """What runs at the same time: the regular containers with all sidecars, then each init container with the sidecars that were

@@ -129,6 +129,9 @@ def pod_state(pod: Pod, cgroups: Cgroups) -> PodState:
         init_containers=_containers(
             pod.spec.init_containers, pod.status.init_container_statuses, pod_dir=directory, cgroups=cgroups, init=True, waits=waits
         ),
+        ephemeral_containers=_containers(
+            (), pod.status.ephemeral_container_statuses, pod_dir=directory, cgroups=cgroups, init=False, waits=waits
+        ),
     )
 
 

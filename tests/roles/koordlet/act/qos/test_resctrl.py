@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from koord.api.objects import ContainerStatus
 from roles.koordlet.actuation.restore import restore
 from roles.koordlet.actuation.writes import Kind
 from roles.koordlet.options import Options
 from roles.koordlet.qos.resctrl import RdtResctrl
 from roles.koordlet.qos.resctrl_units import ResctrlError, Scale, Units, cache_ids, l3_mask, schemata_line, ways
 from roles.koordlet.qos.sysconfig import SystemConfig
+from roles.koordlet.states.pods import pod_state
 
 FLAGS = "processor\t: 0\nvendor_id\t: {}\nflags\t\t: fpu cat_l3 mba\n"
 
@@ -212,6 +215,21 @@ def test_threads_in_cgroups_that_a_container_made_move_too(world, strategy):
         world.machine.put("tasks", directory, tid)
     world.run(strategy)
     assert tasks(world, "BE") == [1, 5, 7]
+
+
+def test_threads_of_a_debug_container_move_and_the_sandbox_is_still_told(world, strategy):
+    hardware(world)
+    classes(world, ls={}, be={})
+    pod = world.pod("be", qos="BE", kube_qos="BestEffort").pod
+    debug = ContainerStatus(name="debugger", container_id="containerd://be-debug")
+    world.pods[:] = [pod_state(replace(pod, status=replace(pod.status, ephemeral_container_statuses=(debug,))), world.machine.host.cgroups)]
+    (state,) = world.pods
+    assert len(state.all_containers()) == 2
+    for n, directory in enumerate((*(c.cgroup_dir for c in state.all_containers()), f"{state.cgroup_dir}/sandbox"), 1):
+        world.machine.put("cpuset.cpus", directory, "0")
+        world.machine.put("tasks", directory, str(n))
+    world.run(strategy)
+    assert tasks(world, "BE") == [1, 2, 3]
 
 
 def test_groups_are_made_and_removed_again(world, strategy):
