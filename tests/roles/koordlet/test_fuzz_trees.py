@@ -22,6 +22,7 @@ from roles.koordlet.host.numa import HUGEPAGE_SIZES, NumaReader
 from roles.koordlet.host.root import HostRoot, PathEscapeError
 from roles.koordlet.host.topology import make_topology, numa_of_cpus, read_basic_info, read_topology
 from roles.koordlet.metrics.registry import Metrics
+from roles.koordlet.options import Options
 from roles.koordlet.report.zones import ZoneError, make_zones
 from roles.koordlet.sensing.base import Round, SensingContext
 from roles.koordlet.sensing.rdma import RDMA, RDMACollector, read_device
@@ -227,7 +228,7 @@ def context(root: HostRoot, gates: str = "") -> SensingContext:
         slo=lambda: None,
         memory_policy=str,
         gate=enabled.enabled,
-        resctrl_wanted=True,
+        options=Options(enable_resctrl_collector=True),
     )
 
 
