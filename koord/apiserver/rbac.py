@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from koord.apiserver.errors import bad_request, forbidden, not_found
-from koord.apiserver.rest.context import ACCOUNT, User, account_groups
 from koord.apiserver.store import Entry, Obj, Store
+from koord.apiserver.users import ACCOUNT, User, account_groups
 
 if TYPE_CHECKING:
     from koord.apiserver.resources import Resource

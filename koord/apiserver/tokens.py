@@ -17,8 +17,8 @@ import orjson
 
 from koord import seams
 from koord.api.times import parse_time
-from koord.apiserver.rest.context import ACCOUNT, ADMIN, User, account_groups
 from koord.apiserver.store import Entry, Obj, Store
+from koord.apiserver.users import ACCOUNT, ADMIN, User, account_groups
 from koord.process import certificates
 
 ISSUER = "https://kubernetes.default.svc"

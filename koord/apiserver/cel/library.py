@@ -20,10 +20,10 @@ from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_p
 
 from koord.api.quantity import Quantity, QuantityError
 from koord.apiserver.cel import versions
-from koord.apiserver.rest.context import ACCOUNT, account_groups
 from koord.apiserver.schema import formats
 from koord.apiserver.schema.builtin import reads
 from koord.apiserver.schema.structural import compiled_pattern
+from koord.apiserver.users import ACCOUNT, account_groups
 
 Text = cel.Type.STRING
 _OPAQUE = ("Quantity", "URL", "IP", "CIDR", "Authorizer", "Check", "Decision", "Semver")

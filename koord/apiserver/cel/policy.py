@@ -26,8 +26,8 @@ from koord.apiserver.cel.environment import (
 from koord.apiserver.cel.library import authorizer, own_type
 from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required
 from koord.apiserver.rbac import Attributes as Question
-from koord.apiserver.rest.context import User
 from koord.apiserver.store import Obj
+from koord.apiserver.users import User
 
 if TYPE_CHECKING:
     from koord.apiserver.resources import Resource

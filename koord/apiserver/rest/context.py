@@ -11,6 +11,7 @@ from koord import seams
 from koord.apiserver.errors import STALE, Cause, bad_request, conflict, field_forbidden, invalid, invalid_value, plain_error
 from koord.apiserver.schema.builtin import now
 from koord.apiserver.store import Obj
+from koord.apiserver.users import ADMIN, User
 
 if TYPE_CHECKING:
     from koord.apiserver.resources import Resource
@@ -27,31 +28,6 @@ def whole_number(query: dict[str, str], key: str) -> int:
     if re.fullmatch(r"[+-]?[0-9]{1,18}", text) is None:
         raise bad_request(f"{key}: {text[:40]!r} is not a number of at most 18 digits")
     return int(text)
-
-
-@dataclass(slots=True)
-class User:
-    """Who asks: what webhooks see as userInfo."""
-
-    name: str = "system:anonymous"
-    groups: tuple[str, ...] = ("system:unauthenticated",)
-    uid: str = ""
-    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-    def wire(self) -> Obj:
-        more = {"uid": self.uid, "extra": {key: list(values) for key, values in self.extra}}
-        return {"username": self.name, "groups": list(self.groups), **{key: value for key, value in more.items() if value}}
-
-
-ACCOUNT = "system:serviceaccount:"
-
-
-def account_groups(namespace: str) -> tuple[str, ...]:
-    """The groups of the service accounts of a namespace."""
-    return ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
-
-
-ADMIN = User("admin", ("system:masters", "system:authenticated"), "admin")
 
 
 @dataclass(slots=True)

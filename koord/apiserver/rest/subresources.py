@@ -17,7 +17,6 @@ from koord.apiserver.facts import is_ready, set_condition
 from koord.apiserver.rbac import MASTERS, of_review
 from koord.apiserver.resources import SUBRESOURCE_KINDS, api_version
 from koord.apiserver.rest import context
-from koord.apiserver.rest.context import User
 from koord.apiserver.rest.delete import delete_now, parse_options
 from koord.apiserver.rest.write import commit, decode, transient
 from koord.apiserver.schema.builtin import clean, now, schemas
@@ -27,6 +26,7 @@ from koord.apiserver.ssa.fields import APPLY, Record
 from koord.apiserver.store import Entry, Obj
 from koord.apiserver.tables.table import find
 from koord.apiserver.tokens import BOUND, ISSUER, TokenError
+from koord.apiserver.users import User
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core

@@ -13,8 +13,9 @@ from aiohttp import web
 from koord import seams
 from koord.apiserver.errors import StatusError, bad_request, internal, method_not_allowed, path_not_found, too_large, unauthorized
 from koord.apiserver.rbac import Attributes, effective, selected_name, verb_of
-from koord.apiserver.rest.context import Options, User, flag
+from koord.apiserver.rest.context import Options, flag
 from koord.apiserver.store import Obj
+from koord.apiserver.users import User
 from koord.apiserver.web import discovery
 from koord.apiserver.web.objects import Call, ObjectHandlers, Target
 from koord.apiserver.web.render import respond, shape, warn
