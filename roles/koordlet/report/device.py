@@ -13,7 +13,7 @@ from koord.api.kinds import DEVICES
 from koord.api.quantity import QuantityError, format_binary, parse_milli
 from koord.api.times import format_time
 from roles.koordlet.report.topology import merge_patch, owner_reference
-from roles.koordlet.sensing.gpu import GPUCard
+from roles.koordlet.sensing.gpulibrary import GPUCard
 from roles.koordlet.sensing.rdma import RDMADevice
 from roles.koordlet.sensing.xpu import XPUDevice, XPUStatus, XPUTopology
 

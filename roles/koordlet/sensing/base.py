@@ -9,17 +9,15 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.options import Options
+from roles.koordlet.sensing.gpulibrary import GPULibrary
 from roles.koordlet.states.model import HostState, PodState
 from roles.koordlet.states.slo import SLO
 from roles.koordlet.store.store import MetricStore
-
-if TYPE_CHECKING:
-    from roles.koordlet.sensing.gpu import GPULibrary
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

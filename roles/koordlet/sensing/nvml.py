@@ -18,7 +18,7 @@ from typing import Any
 from koord import seams
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.root import HostRoot, rooted
-from roles.koordlet.sensing.gpu import DEADLINE, SILENT, GPUCard, GPUProcess
+from roles.koordlet.sensing.gpulibrary import DEADLINE, SILENT, GPUCard, GPUProcess
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from koord import seams
 from roles.koordlet.host.errors import HostError
-from roles.koordlet.sensing.gpu import DEADLINE, SILENT, GPUCard, GPULibrary, GPUProcess
+from roles.koordlet.sensing.gpulibrary import DEADLINE, SILENT, GPUCard, GPULibrary, GPUProcess
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from roles.koordlet.host.root import HostRoot
 from roles.koordlet.host.tools import environment, lacking, locate
 from roles.koordlet.options import Options
 from roles.koordlet.selftest import blocked
-from roles.koordlet.sensing.gpu import SILENT, GPUCard
+from roles.koordlet.sensing.gpulibrary import SILENT, GPUCard
 from roles.koordlet.sensing.nvml import driver_library
 from roles.koordlet.sensing.nvmlthread import NVMLThread
 from roles.koordlet.unavailable import unavailable
