@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import orjson
@@ -106,9 +106,12 @@ class WorkloadError(Exception):
 class Workloads:
     """Looks workloads up in caches. Made before the informers start."""
 
-    def __init__(self, client: Client, informers: InformerFactory, cluster: ClusterState) -> None:
+    def __init__(
+        self, client: Client, informers: InformerFactory, cluster: ClusterState, clock: Callable[[], float] = seams.monotonic
+    ) -> None:
         self._client = client
         self._cluster = cluster
+        self._clock = clock
         self._informers = {key: informers.informer(kind, Replicated, optional=True) for key, kind in _KINDS.items()}
         self._replicasets = self._informers["apps", "ReplicaSet"]
         self._waited = False
@@ -161,7 +164,7 @@ class Workloads:
                 try:
                     found = await self._scale(kind, owner, pod.metadata.namespace)
                     if not self._watches(owner):
-                        self._scales[owner.uid] = (seams.monotonic(), found)
+                        self._scales[owner.uid] = (self._clock(), found)
                     return ""
                 except (errors.NotFound, errors.Forbidden) as error:
                     log.debug("the scale of %s %s/%s cannot be read: %s", owner.kind, pod.metadata.namespace, owner.name, error)
@@ -207,7 +210,7 @@ class Workloads:
         last answer is too old. One request a workload."""
         owners = list(owners)
         await self._learn(owner for owner, _ in owners)
-        now = seams.monotonic()
+        now = self._clock()
         wanted: dict[str, tuple[OwnerReference, str]] = {}
         for owner, namespace in owners:
             if self._watches(owner) or self._has_no_scale(owner):
@@ -220,7 +223,7 @@ class Workloads:
             self._scales[uid] = (now, await self._ask(owner, namespace))
 
     async def _learn(self, owners: Iterable[OwnerReference | None]) -> None:
-        now = seams.monotonic()
+        now = self._clock()
         seen: dict[str, set[str]] = {}
         for number, owner in enumerate(owners, 1):
             if number % AT_ONCE == 0:

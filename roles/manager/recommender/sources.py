@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -29,14 +29,14 @@ _FRESH = 10.0  # one list of a namespace serves all Recommendations that look wi
 class MetricsAPI:
     """The resource metrics API, if the cluster serves it."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, clock: Callable[[], float] = seams.monotonic) -> None:
+        self._client, self._clock = client, clock
         self._absent_until = 0.0
         self._listed: dict[str, tuple[float, dict[str, Any]]] = {}
 
     async def of_namespace(self, namespace: str) -> dict[str, Any] | None:
         """PodMetrics by pod name; None where the API is not served or does not answer."""
-        now = seams.monotonic()
+        now = self._clock()
         if now < self._absent_until:
             return None
         kept = self._listed.get(namespace)
