@@ -11,17 +11,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from koord.api.kinds import NODES, PODS
-from koord.api.objects import Namespace, Node, Pod
+import msgspec
+
+from koord.accounting.resources import format as format_amounts
+from koord.api.kinds import NODES, PODS, RESERVATIONS
+from koord.api.objects import Namespace, Node, Pod, Reservation
+from koord.api.v1alpha1.reservation import PHASE_AVAILABLE
 from koord.config.gates import SCHEDULER, FeatureGates
 from koord.config.scheduler import KubeSchedulerConfiguration, load
-from koord.decisions.record import Record
+from koord.decisions.record import Record, Subject
+from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import UNSCHEDULABLE, Decision
 from roles.scheduler.cycle.record import ROLE, record_of, subject_of
 from roles.scheduler.engine import Engine, registry
 from roles.scheduler.framework.framework import feeds_of, plugins_of
+from roles.scheduler.framework.handle import ClusterPods
 from roles.scheduler.framework.interfaces import Feed, PodObserver
 from roles.scheduler.framework.registry import Registry
 from roles.scheduler.rehearsal import Outcome, Rehearsal
@@ -111,6 +117,9 @@ class Simulation:
         for info in pods:
             if info.node_name:
                 engine.cluster.add_pod(info, info.node_name)
+        self._pods = _SimulatedPods(engine.cluster)
+        for handle in engine.handles.values():
+            handle.pods = self._pods
         self._feed(snapshot.objects)
         for info in pods:
             self._see(info)
@@ -271,6 +280,31 @@ class Simulation:
             for step in self._kept:
                 step()
 
+    def reserve(self, reservation: Reservation) -> Placement:
+        """Schedule a Reservation; where it was placed it is there for its owners from then on. Its UID must not be known already.
+
+        The configuration must have the Reservation plugin in a profile of the template's scheduler name.
+        """
+        return self._keep(partial(self._reserve, reservation))
+
+    def _reserve(self, reservation: Reservation) -> Placement:
+        name = reservation.metadata.name
+        self._feed({RESERVATIONS.kind: (reservation,)})
+        info = self._pods.waiting.pop(name, None)
+        if info is None:
+            message = (
+                f"reservation {name} cannot be scheduled: it is not valid, has a node already, or no profile has the Reservation plugin"
+            )
+            record = Record(ROLE, Subject(RESERVATIONS.kind, "", name, reservation.metadata.uid), self._engine.state.now, UNSCHEDULABLE)
+            return Placement(name, "", UNSCHEDULABLE, message, record)
+        (placement,) = self._place([info])
+        if placement.placed:
+            status = msgspec.structs.replace(
+                reservation.status, phase=PHASE_AVAILABLE, node_name=placement.node, allocatable=format_amounts(info.shape.amounts)
+            )
+            self._feed({RESERVATIONS.kind: (msgspec.structs.replace(reservation, status=status),)})
+        return placement
+
     def remove(self, uids: Iterable[str]) -> int:
         """Take pods off their nodes; returns how many counted."""
         return self._keep(partial(self._remove, tuple(uids)))
@@ -352,6 +386,25 @@ def _observers(engine: Engine, objects: Mapping[str, Sequence[Any]]) -> list[Pod
         if isinstance(plugin, PodObserver) and (not kinds or kinds & objects.keys()):
             found.append(plugin)
     return found
+
+
+class _SimulatedPods(ClusterPods):
+    """Reserve pods with a node count on it; the others wait here, by the Reservation's name."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self.waiting: dict[str, PodInfo] = {}
+
+    def pod_added(self, info: PodInfo) -> None:
+        """Count it, or let it wait."""
+        super().pod_added(info)
+        if not info.node_name:
+            self.waiting[info.reservation] = info
+
+    def pod_deleted(self, pod: PodInfo) -> None:
+        """It is gone."""
+        super().pod_deleted(pod)
+        self.waiting.pop(pod.reservation, None)
 
 
 def _placement(decision: Decision, now: float) -> Placement:

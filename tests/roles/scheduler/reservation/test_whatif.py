@@ -36,3 +36,15 @@ def test_an_owner_that_leaves_gives_its_share_back_to_the_reservation() -> None:
     assert asked.remove(["p"]) == 1
     assert not asked.fits(testing.pod(cpu="5")).placed
     assert asked.fits(testing.pod(cpu="5", labels=OWNER)).node == "b"
+
+
+@pytest.mark.feature("SCH-RSV-01")
+def test_a_reservation_is_placed_and_then_there_for_its_owners() -> None:
+    asked = simulation()
+    assert asked.reserve(placed("r", cpu="6")).node == "b"
+    assert not asked.fits(testing.pod(cpu="5")).placed
+    assert asked.fits(testing.pod(cpu="5", labels=OWNER)).node == "b"
+    refused = asked.reserve(placed("s", cpu="6"))
+    assert not refused.placed
+    assert "Insufficient cpu" in refused.message
+    assert "not valid" in asked.reserve(placed("bad", ttl=None)).message
