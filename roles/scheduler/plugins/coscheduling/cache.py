@@ -196,6 +196,8 @@ class Gang:
 
     def lacking(self, spec: specs.GangSpec) -> int:
         """How many more have to be placed before any goes. Bound ones count where the policy says so, and to their own release."""
+        if spec.once_satisfied and self.group.once_satisfied:
+            return 0
         every = spec.match_policy == names.GANG_MATCH_WAITING_AND_RUNNING
         bound = sum(1 for uid in self.stages[BOUND] if every or uid in self.group.binding)
         return spec.min_number - self.count(WAITING, RELEASED) - bound

@@ -451,6 +451,20 @@ def test_a_pod_group_in_the_place_of_another_is_a_gang_of_its_own() -> None:
     assert not cache.satisfied(cache.gangs["default/gang"])
 
 
+@pytest.mark.feature("SCH-GANG-04")
+@pytest.mark.parametrize(("policy", "lacking"), [("once-satisfied", 0), ("only-waiting", 2), ("waiting-and-running", 1)])
+def test_how_many_a_gang_lacks_follows_its_policy_once_its_group_came_about(policy: str, lacking: int) -> None:
+    cache, parser = GangCache(Defaults()), testing.World().parser
+    meta = {"name": "gang", "namespace": "default", "annotations": {GANG + "match-policy": policy}}
+    cache.pod_group_event(None, msgspec.convert({"metadata": meta, "spec": {"minMember": 2}}, PodGroup))
+    for number, node in enumerate(("n0", "")):
+        cache.pod_seen(parser.parse(testing.pod(f"p{number}", uid=f"p{number}", node=node, labels={LABEL_POD_GROUP: "gang"})))
+    gang = cache.gangs["default/gang"]
+    assert gang.spec is not None
+    gang.group.once_satisfied = True
+    assert (gang.lacking(gang.spec), gang.valid()) == (lacking, lacking == 0)
+
+
 @pytest.mark.feature("SCH-GANG-01")
 def test_a_gang_that_ends_in_the_middle_of_its_wait_gives_its_places_back(gangs: Any) -> None:
     async def run() -> None:
