@@ -164,10 +164,13 @@ class World:
         """Undo `schedule`, as if the binding had failed."""
         self.framework.run_unreserve(decision.ctx, decision.slot)
         self.cluster.remove_pod(decision.pod.uid)
+        self.framework.run_forget(decision.pod)
 
     def wakes(self, decision: Decision, event: ClusterEvent) -> bool:
-        """Whether a pod that was refused is tried again after an event: a plugin that refused it subscribed to it, and its hint agrees.
-        `old` and `new` of the event may also be made by `node` and `pod`. What a hint raises fails the test."""
+        """Whether a pod that was refused is tried again after an event: a plugin that refused it subscribed to it, and its hint agrees; or
+        none refused it. `old` and `new` of the event may also be made by `node` and `pod`. What a hint raises fails the test."""
+        if not decision.rejected_by:
+            return True
         event = event._replace(old=self._seen(event.old), new=self._seen(event.new))
         plugins = self.framework.plugins
         asked = [each for name in decision.rejected_by if name in plugins for each in plugins[name].subscriptions() if each.covers(event)]

@@ -17,7 +17,7 @@ from roles.scheduler import testing
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.engine import Engine, registry
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, ClusterEvent, Subscription
-from roles.scheduler.framework.interfaces import Filter, Point, Rejection, Reserve
+from roles.scheduler.framework.interfaces import Filter, Forget, Point, Rejection, Reserve
 from roles.scheduler.framework.registry import PluginError
 from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
 from roles.scheduler.plugins.basic import PrioritySort
@@ -327,13 +327,14 @@ def test_a_plugin_that_cannot_be_made_says_so_in_one_line(tmp_path: Path, raised
     assert str(caught.value) == f"profile 'koord-scheduler': plugin 'Mine' cannot start: {place}{wanted}"
 
 
-class Picky(Filter, Reserve):
+class Picky(Filter, Reserve, Forget):
     """Refuses pods named `big` when they reserve; its columns and its hint know a wrong way to be called."""
 
     name = "Picky"
 
     def __init__(self, args: Any, handle: Any) -> None:
         super().__init__(args, handle)
+        self.forgotten: list[str] = []
         self.columns = handle.cluster.register("Picky", Mistaken())
 
     def filter_row(self, ctx: Any, slot: int) -> int:
@@ -344,6 +345,9 @@ class Picky(Filter, Reserve):
 
     def reserve(self, ctx: Any, slot: int) -> Status:
         return unschedulable("too big") if ctx.pod.name == "big" else SUCCESS
+
+    def forget(self, pod: Any) -> None:
+        self.forgotten.append(pod.name)
 
     def subscriptions(self) -> tuple[Subscription, ...]:
         return (
@@ -363,10 +367,13 @@ class Mistaken(Columns):
 @pytest.mark.feature("SCH-FW-07")
 def test_a_small_world_hides_no_mistake_of_a_plugin() -> None:
     world = testing.World({"plugins": {"multiPoint": {"enabled": [{"name": "Picky"}]}}}, plugins=[Picky])
+    homeless = world.decide(testing.pod())
+    assert world.wakes(homeless, ClusterEvent(NODE, Action.ADD, None, testing.node("n"))), "no plugin refused it: whatever happens may help"
     world.add_nodes(testing.node("n"))
     with pytest.raises(testing.RefusedError, match="too big"):
         world.schedule(testing.pod("big"))
     assert not world.cluster.row(0).pods, "it was taken back"
+    assert world.framework.plugins["Picky"].forgotten == ["big"]  # type: ignore[attr-defined]
     refused = world.decide(testing.pod(labels={"size": "huge"}))
     shut, opened = testing.node("n", labels={"open": "no"}), testing.node("n", labels={"open": "yes"})
     assert world.wakes(refused, ClusterEvent(NODE, Action.UPDATE_LABELS, shut, opened))
