@@ -135,9 +135,11 @@ class Placements:
     async def makes_room(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
         """Whether a waiting pod would be placed if the others left, and they after it; if so it is kept for later questions. False where
         the scheduler cannot be asked, which is logged once a round."""
-        moved = [unplaced(each) for each in leaving]
-        question = "whether pods that move make room"
-        return bool(await self._asked(question, lambda simulation: seams.to_thread(simulation.instead, pod, moved)))
+
+        def ask(simulation: Simulation) -> Awaitable[bool]:
+            return seams.to_thread(simulation.instead, pod, [unplaced(each) for each in leaving])
+
+        return bool(await self._asked("whether pods that move make room", ask))
 
     async def _asked(self, question: str, ask: Callable[[Simulation], Awaitable[T]]) -> T | None:
         """The answer; None where the scheduler cannot be asked: an explanation is not worth a round, and who cannot be asked has not
