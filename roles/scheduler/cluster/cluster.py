@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from inspect import isfunction
 from typing import Any, TypeVar
 
 import numpy as np
@@ -468,4 +467,7 @@ def _constant(value: float, capacity: int) -> Vector:
     return column
 
 
-_HOOKS = tuple(name for name, hook in vars(Columns).items() if isfunction(hook) and name not in ("attach", "grow"))
+_HOOKS = (
+    "node_set", "node_removed", "sized", "pod_added", "pod_removed", "pod_replaced", "quiet_begins", "quiet_ends", "namespace_changed",
+)  # fmt: skip
+"""Methods of Columns that only those are called for who override them."""
