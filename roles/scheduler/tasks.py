@@ -26,6 +26,3 @@ class Tasks:
             task.cancel()
         if running:
             await asyncio.wait(running)
-
-    def __len__(self) -> int:
-        return len(self._running)

@@ -161,7 +161,7 @@ class SchedulingQueue:
         return entry
 
     def committed(self, uid: str) -> None:
-        """A pod in flight is being bound: no event matters to it any more."""
+        """A pod in flight is being bound, or is no longer in flight: no event is kept for it any more."""
         self._log.close(uid)
         if not self._log.opened:
             self._judged.clear()

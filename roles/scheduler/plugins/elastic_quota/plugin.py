@@ -142,7 +142,12 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         if self.cache.member(pod.uid) is None:
             request, preemptible = self.cache.amount(pod, quota), is_preemptible(pod)
             tree.charge_request(quota, request, preemptible=preemptible)
-            ctx.undo += (lambda: tree.refresh(quota), lambda: tree.charge_request(quota, negative(request), preemptible=preemptible))
+
+            def take_back() -> None:
+                tree.charge_request(quota, negative(request), preemptible=preemptible)
+                tree.refresh(quota)
+
+            ctx.undo.append(take_back)
         tree.refresh(quota)
 
     def _refuses(self, ctx: CycleContext, quota: Quota) -> str:
