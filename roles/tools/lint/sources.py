@@ -74,7 +74,12 @@ class Inside:
 
     def __init__(self, document: Document, path: str, text: str) -> None:
         self._document, self._path, self._text = document, path, text
-        self._inner = document.places.inner(join(document.prefix, path)) if document.inner is None else None
+
+    @cached_property
+    def _inner(self) -> Inner | None:
+        """Where the text is in the file; it is looked for when something is wrong, as that takes the whole file."""
+        document = self._document
+        return document.places.inner(join(document.prefix, self._path)) if document.inner is None else None
 
     @cached_property
     def _places(self) -> Positions | None:

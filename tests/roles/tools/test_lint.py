@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.config.errors import InvalidConfig
-from koord.config.positions import Positions, parse_path
+from koord.config.positions import Inner, Positions, parse_path
 from koord.config.scheduler import load
 from roles.tools.lint.cli import command
 
@@ -565,6 +565,17 @@ def test_syntax_lists_duplicates_and_what_is_no_object(tmp_path: Path) -> None:
     assert ("3.yaml", 7, 3, "unknown field") in told
     assert any(one[0] == "4.yaml" for one in told)
     assert next(one for one in found if one["file"].endswith("3.yaml"))["path"].startswith("items[0].")
+
+
+def test_the_place_of_a_text_is_looked_for_only_where_something_is_wrong_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the whole file: in one with many objects they would all be paid for by each."""
+
+    def looked_for(*args: Any) -> None:
+        raise AssertionError("nothing is wrong")
+
+    monkeypatch.setattr(Inner, "__init__", looked_for)
+    good = pod(annotations="""{scheduling.koordinator.sh/resource-spec: '{"preferredCPUBindPolicy": "FullPCPUs"}'}""")
+    assert lint(tmp_path, good) == (0, [])
 
 
 def test_a_mistake_in_a_list_inside_an_annotation_has_its_path(tmp_path: Path) -> None:
