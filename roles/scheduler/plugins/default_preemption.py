@@ -265,7 +265,7 @@ class DefaultPreemption(PostFilter):
             if not enough:
                 reasons.update(self.obstacles(ctx, failure, slot))
                 return None
-            gone = {away[-1]}  # with this one back the pod did not fit
+            gone = {away[-1]: None}  # with this one back the pod did not fit
             for group in reversed(away[:-1]):
                 if group.minimum not in gone:
                     for pod, where in touched[group]:
@@ -274,7 +274,7 @@ class DefaultPreemption(PostFilter):
                         continue
                     for pod, _ in touched[group]:
                         supposed.remove(pod.uid)
-                gone.add(group)
+                gone[group] = None
         victims = sorted((pod for group in gone for pod in group.pods), key=importance)
         leaving = frozenset(pod.uid for pod in victims if ctx.state.leaving(pod))
         return Candidate(name, tuple(victims), sum(pod.uid in violating for pod in victims), leaving)

@@ -271,11 +271,11 @@ class JobPreemption:
         cluster = self._state.cluster
         if rule.admits is not None and not rule.admits():
             return JobPlan(refusal="even without the victims there would be too little for all of them")
-        gone: set[VictimGroup] = set()
+        gone: dict[VictimGroup, None] = {}
         order, _ = yield from self._budgets.ordering(groups)
         for group in order:
             if group.minimum in gone or not self._stays(group, placed, where, rule, supposed):
-                gone.add(group)
+                gone[group] = None
             yield
         for slot, members in placed.items():
             yield

@@ -117,8 +117,8 @@ def filled(draw: random.Random) -> testing.World:
 def answers(found: testing.World, pod: PodInfo) -> tuple[Any, ...]:
     found.state.random.seed(7)
     decision = found.decide(pod)
-    told = [(c.node, sorted(pod.uid for pod in c.victims), c.violations, c.leaving) for c in decision.candidates]
-    return decision.nominate, {pod.uid for pod in decision.victims}, told, decision.message()
+    told = [(c.node, [pod.uid for pod in c.victims], c.violations, c.leaving) for c in decision.candidates]
+    return decision.nominate, [pod.uid for pod in decision.victims], told, decision.message()
 
 
 @contextmanager
@@ -144,6 +144,15 @@ def test_property_the_victims_are_those_that_trying_finds(seed: int) -> None:
         together = answers(found, pod)
         with one_by_one():
             assert answers(found, pod) == together
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_victims_that_matter_as_much_as_each_other_are_told_in_the_order_of_their_node() -> None:
+    found = world()
+    found.add_nodes(testing.node("n0", cpu="8"))
+    pods = [pod.uid for pod in found.add_pods(*(testing.pod(cpu="1", priority=0, node="n0") for _ in range(8)))]
+    with one_by_one():
+        assert [pod.uid for pod in found.decide(testing.pod(cpu="8", priority=10)).victims] == pods
 
 
 @pytest.mark.feature("SCH-KS-12")
