@@ -298,10 +298,13 @@ class _FitTally(Tally):
         self._weights: dict[PodShape, tuple[float, ...]] = {}
 
     def weigh(self, slot: int, pod: PodInfo) -> tuple[float, ...]:
-        known = self._weights.get(pod.shape)
+        return self.brought(pod.shape)
+
+    def brought(self, shape: PodShape) -> tuple[float, ...]:
+        known = self._weights.get(shape)
         if known is None:
-            amounts = dict(pod.shape.requests)
-            known = self._weights[pod.shape] = (1.0, *(amounts.get(resource, 0.0) for resource, _ in self._wanted))
+            amounts = dict(shape.requests)
+            known = self._weights[shape] = (1.0, *(amounts.get(resource, 0.0) for resource, _ in self._wanted))
         return known
 
     def passes(self, slots: NDArray[np.intp], freed: Vector) -> NDArray[np.bool_]:
