@@ -649,6 +649,17 @@ def test_the_newest_version_of_a_group_is_preferred(with_api: Any, widget_crd: A
     with_api(body)
 
 
+def test_a_definition_whose_names_were_not_accepted_can_be_changed(with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(CRDS, renamed(widget_crd, "example.com", "gadgets", "Widget"))
+        found = await api.get(f"{CRDS}/gadgets.example.com")
+        assert (conditions(found)["NamesAccepted"][0], found["status"]["acceptedNames"]["kind"]) == ("False", "")
+        await api.merge(f"{CRDS}/gadgets.example.com", {"spec": {"names": {"shortNames": ["g"]}}})
+        assert (await api.get(f"{CRDS}/gadgets.example.com"))["status"]["acceptedNames"]["shortNames"] == ["g"]
+
+    with_api(body, crds=[widget_crd])
+
+
 def test_names_that_were_not_accepted_are_not_served(with_api: Any, widget_crd: Any) -> None:
     async def body(api: Any) -> None:
         await api.post(CRDS, renamed(widget_crd, "example.com", "gadgets", "Gadget"))

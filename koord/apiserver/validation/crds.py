@@ -211,6 +211,8 @@ def _definition(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     spec = obj.get("spec") or {}
     names, group = spec.get("names") or {}, spec.get("group") or ""
     plural = names.get("plural") or ""
+    # names that were accepted are of the same type, and may lack
+    causes += [required(f"spec.names.{key}") for key in ("plural", "kind") if not names.get(key)]
     if group and "." not in group:
         causes.append(invalid_value("spec.group", group, "should be a domain with at least one dot"))
     if obj["metadata"].get("name") != f"{plural}.{group}":
