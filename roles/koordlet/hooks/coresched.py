@@ -113,12 +113,11 @@ class CoreSched(Hook[CoreRule]):
 
         out: list[Write] = []
         identity, core, features = (f.locate(root) for f in (SCHED_GROUP_IDENTITY, SCHED_CORE, SCHED_FEATURES))
-        known = (view.text(snapshot.host, SCHED_FEATURES.locate, root) or "").split()
         if files.exists(identity):
             out.append(knob(SCHED_GROUP_IDENTITY.name, identity, "0"))
         if files.exists(core):
             out.append(knob(SCHED_CORE.name, core, "1"))
-        elif "CORE_SCHED" in known or "NO_CORE_SCHED" in known:
+        elif {"CORE_SCHED", "NO_CORE_SCHED"}.intersection((view.text(snapshot.host, SCHED_FEATURES.locate, root) or "").split()):
             out.append(knob(SCHED_FEATURES.name, features, "CORE_SCHED", Kind.LINE))
         return tuple(out)
 

@@ -297,8 +297,9 @@ class _Pod:
         if current is None or self.strategy.unset_quota(self.bound) or self.snapshot.holder(QUOTA, container.cgroup_dir):
             return None
         directory = container.cgroup_dir
-        asked = milli_to_quota(limit_milli(container, asked=True), view.cpu_period(self.snapshot.host, directory))
-        if container.asked is not None and current == asked:
+        if container.asked is not None and current == milli_to_quota(
+            limit_milli(container, asked=True), view.cpu_period(self.snapshot.host, directory)
+        ):
             return None  # the kubelet has resized it, and has not told the API server yet
         base = self._base(limit_milli(container), directory)
         throttled = self.snapshot.metrics.last(kinds.CONTAINER_CPU_THROTTLED, container_id=container.id)
