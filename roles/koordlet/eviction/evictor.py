@@ -91,7 +91,7 @@ class PodEvictor:
 
     def __post_init__(self) -> None:
         self._evicted: dict[str, float] = {}
-        """Until when (by the self.clock) a pod is not evicted again."""
+        """Until when (by the clock) a pod is not evicted again."""
 
     @property
     def hastens(self) -> bool:
