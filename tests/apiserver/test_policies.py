@@ -214,6 +214,25 @@ def test_what_cannot_be_enforced_is_refused(with_api: Any, change: Obj, field: s
 
 
 @pytest.mark.parametrize(
+    ("expression", "status"),
+    [
+        ("lists.range(999).size() == 999", 201),
+        ("lists.range(object.data.size()).exists(i, i == 0)", 201),
+        ("lists.range( size(object.data) ).exists(i, i == 0)", 201),
+        ("lists.range(1000000000).size() > 0", 422),
+        ("lists . range(1000000000).size() > 0", 422),
+        ("lists.range(int(object.data.n)).size() > 0", 422),
+        ("lists.range(lists.range(9).size()) == [0]", 422),
+    ],
+)
+def test_a_range_is_no_longer_than_can_be_told(with_api: Any, expression: str, status: int) -> None:
+    async def body(api: Any) -> None:
+        assert (await api.call("POST", POLICIES, policy(expression)))[0] == status
+
+    with_api(body)
+
+
+@pytest.mark.parametrize(
     ("spec", "field"),
     [
         ({"policyName": "p"}, "spec.validationActions"),

@@ -23,6 +23,9 @@ Allows = Callable[[Obj], tuple[bool, str]]
 BOOL, STRING, NULL, DYN = "BOOL", "STRING", "NULL", cel.Type.DYN
 MAX_LENGTH = 16 * 1024  # characters of one expression
 _STATUS = re.compile(r"^(?:[A-Za-z]*Error: )?(?:[A-Z_]+: )?| \[[A-Z_]+\]$")
+# a range takes memory for as many numbers as it is told; nothing here counts what an expression costs
+_RANGE = re.compile(r"\blists(?:\s|//[^\n]*\n)*\.(?:\s|//[^\n]*\n)*range\b")
+_BOUNDED_RANGE = re.compile(r"\blists\.range\(\s*(?:\d{1,3}|[\w.]+\.size\(\)|size\([\w.]+\))\s*\)")
 _NO_KEY = re.compile(r'Key not found in map : "?(.*?)"?$')
 
 
@@ -49,6 +52,8 @@ class Environment:
         """Raises CelError for what is no expression here, or can be of none of the types `results`."""
         if len(expression) > MAX_LENGTH:
             raise CelError(f"expression is longer than {MAX_LENGTH} characters")
+        if _RANGE.search(_BOUNDED_RANGE.sub("", expression)):
+            raise CelError("compilation failed: lists.range takes a number below 1000, or the size of something, here")
         try:
             compiled = self._env.compile(expression)
         except Exception as error:
