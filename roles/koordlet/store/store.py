@@ -116,6 +116,13 @@ class MetricStore:
                 if not points:
                     del group[key]
 
+    def clock_jumped_back(self, now: float) -> None:
+        """The wall clock was set back to ``now``, nobody knows by how much: the newest point counts as one of a second ago."""
+        times = [points.last_time for group in self._series.values() for points in group.values() if points.last_time is not None]
+        newest = max(times, default=0) / 1000
+        if newest > now:
+            self.clock_stepped(now - 1.0 - newest, now)
+
     def expire(self, now: float) -> None:
         """Drop series without a point inside their window and keep the whole within ``max_bytes``. Call once a minute."""
         for kind, group in self._series.items():

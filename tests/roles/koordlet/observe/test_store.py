@@ -178,6 +178,14 @@ class TestClockSteps:
         assert after.aggregate(kinds.NODE_CPU, "p50", 100) == (median or 0.0) + 1
         assert after.query(kinds.NODE_CPU, 200).covered_ms == 200_000
 
+    def test_by_how_much_it_was_set_back_need_not_be_known(self) -> None:
+        store = filled([float(i) for i in range(200)])
+        store.clock_jumped_back(T0 - 3600)
+        store.append(T0 - 3600, [(kinds.NODE_CPU, (), 200.0)])
+        assert MetricsView(store, T0 - 3600).query(kinds.NODE_CPU, 200).covered_ms == 200_000
+        store.clock_jumped_back(T0 - 3500)  # nothing is of the future
+        assert MetricsView(store, T0 - 3600).query(kinds.NODE_CPU, 200).covered_ms == 200_000
+
     def test_what_would_be_of_the_future_even_so_is_dropped(self) -> None:
         store = filled([1.0, 2.0, 3.0])
         store.append(T0 + 2, [(kinds.POD_CPU, ("p",), 1.0)])
