@@ -8,11 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from roles.koordlet.host import parse
-from roles.koordlet.host.errors import HostError
+from roles.koordlet.qos import view
 from roles.koordlet.sensing.base import Collector, Round, SensingContext
 from roles.koordlet.sensing.gpulibrary import GPUCard, GPULibrary, GPUProcess
-from roles.koordlet.states.model import ContainerState
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample
 
@@ -71,18 +69,12 @@ class GPUCollector(Collector):
                 if not container.running or not container.cgroup_dir:
                     continue
                 own: dict[str, _Use] = {}
-                for pid in self._pids(container):
+                for pid in view.ids_within(self.context.host, "cgroup.procs", container.cgroup_dir):
                     for process in by_pid.get(pid, ()):
                         own.setdefault(process.uuid, _Use()).add(process)
                         of_pod.setdefault(process.uuid, _Use()).add(process)
                 _append(samples, kinds.CONTAINER_GPU_CORE, kinds.CONTAINER_GPU_MEMORY, container.id, own, cards)
             _append(samples, kinds.POD_GPU_CORE, kinds.POD_GPU_MEMORY, pod.uid, of_pod, cards)
-
-    def _pids(self, container: ContainerState) -> list[int]:
-        try:
-            return parse.ids(*self.read("cgroup.procs", container.cgroup_dir))
-        except (HostError, ValueError):
-            return []
 
 
 def _append(samples: list[Sample], core: str, memory: str, owner: str, uses: dict[str, _Use], cards: dict[str, GPUCard]) -> None:

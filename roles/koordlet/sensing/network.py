@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from roles.koordlet.host import net, parse
+from roles.koordlet.qos import view
 from roles.koordlet.sensing.base import FORGET_AFTER_INTERVALS, Collector, Round, SensingContext
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
@@ -92,10 +93,11 @@ class NetworkCollector(Collector):
         return Counters(tcp.get("OutSegs", 0), tcp.get("RetransSegs", 0), faces.packets, faces.drops + full, faces.bytes)
 
     def _pid(self, pod: PodState) -> int | None:
-        """A process of the pod: the oldest of its first container that has any. Asked each time, as numbers are used again."""
+        """A process of the pod: the oldest of its first container that has any, outermost, as those further in may have a network of their
+        own. Asked each time, as numbers are used again."""
         for container in pod.containers:
-            if container.cgroup_dir and container.running:
-                pids = [pid for pid in parse.ids(*self.read("cgroup.procs", container.cgroup_dir)) if pid > 0]
+            for directory in view.within(self.context.host, container.cgroup_dir) if container.cgroup_dir and container.running else ():
+                pids = [pid for pid in parse.ids(*self.read("cgroup.procs", directory)) if pid > 0]
                 if pids:
                     return min(pids)
         return None

@@ -151,7 +151,8 @@ def test_inventory_use_and_health(tmp_path: Path, library: Library, monkeypatch:
             plug(c, address, node)
         training = await c.pod("training", qos="LS", kube_qos="Burstable")
         await c.pod("idle", qos="LS", kube_qos="Burstable")
-        c.cgroup("cpu", c.dirs(training)[1], "cgroup.procs", "101\n102\n")
+        c.cgroup("cpu", c.dirs(training)[1], "cgroup.procs", "102\n")
+        c.cgroup("cpu", f"{c.dirs(training)[1]}/docker/job", "cgroup.procs", "101\n")  # a group that the container made
         library.memory = {
             "GPU-a": [record(pid=101, usedGpuMemory=2 * GI), record(pid=7, usedGpuMemory=GI)],
             "GPU-b": [record(pid=102, usedGpuMemory=None)],

@@ -82,6 +82,19 @@ def test_shares_that_were_lost_and_bytes_a_second(node) -> None:
     assert newest(a, "miner", "retransmits") == 0
 
 
+def test_a_container_whose_processes_are_in_cgroups_of_its_own(node) -> None:
+    """The outermost of them has the pod's network; containers in it may have others."""
+    a, web, _ = node
+    box = a.tree.container_dir(a.tree.pod_dir("Burstable", "u-web"), "web-main")
+    for directory, pids in ((box, ""), (f"{box}/docker", ""), (f"{box}/docker/one", "5\n"), (f"{box}/init", "71\n")):
+        a.tree.cgroup(directory)
+        a.tree.write(a.tree.file("cpu", directory, "cgroup.procs"), pids)
+    for sent in (0, 1000):
+        web.put(sent=sent)
+        a.tick(10)
+    assert newest(a, "web", "retransmits") == 0
+
+
 def test_a_new_network_starts_anew(node) -> None:
     a, web, _ = node
     web.put(sent=100_000, again=70)
