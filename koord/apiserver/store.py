@@ -252,7 +252,7 @@ class Store:
         # what keeps each write before anybody hears of it, if anything does
         self.disk: Keeper | None = None
         self._untold: deque[tuple[Bucket, Event]] = deque()
-        self._telling = False
+        self._delivering = False
 
     def tell(self, bucket: Bucket, event: Event) -> None:
         """Tell the listeners. What one of them writes meanwhile is told after this event, so that all hear the same order.
@@ -260,9 +260,9 @@ class Store:
         The write is done whatever a listener makes of it: one that fails is logged, and keeps nobody else from hearing.
         """
         self._untold.append((bucket, event))
-        if self._telling:
+        if self._delivering:
             return
-        self._telling = True
+        self._delivering = True
         try:
             while self._untold:
                 where, what = self._untold.popleft()
@@ -272,7 +272,7 @@ class Store:
                     except Exception:
                         log.exception("a listener failed on %s %s of %s", what.type, what.entry.name, where.name)
         finally:
-            self._telling = False
+            self._delivering = False
             self._untold.clear()
 
     def shrink_history(self) -> None:

@@ -107,7 +107,7 @@ def _ended(store: state.State, run: state.Run) -> int:
 
 
 def _left(store: state.State, run: state.Run) -> list[Path]:
-    """Files of the run: its guardian removes them last."""
+    """Files of the run: the process that restores the machine removes them last."""
     return [path for path in (store.path / f"run-{run.id}.json", store.scratch(run.id)) if path.exists()]
 
 

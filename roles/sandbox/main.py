@@ -118,7 +118,7 @@ def hosted(settings: Settings, chosen: scenario.Scenario, body: Body) -> int:
 
 
 def _guarded(body: Callable[[str], int]) -> int:
-    """Clean up after dead runs, then run `body` with the id of a new one under a guardian that restores what `body` could not."""
+    """Clean up after dead runs, then run `body` with the id of a new one under a process that restores what `body` could not."""
     try:
         store = state.State()
     except (state.StateError, OSError) as error:

@@ -70,9 +70,9 @@ class App:
         config = options.config
         election = config.leader_election
         self._leadership = Leadership(election.renew_deadline) if election.leader_elect else None
-        self._unfenced = telling = client
+        self._unfenced = reporting = client
         if self._leadership is not None:
-            client, telling = client.fenced(self._leadership), client.fenced(self._leadership.reports)
+            client, reporting = client.fenced(self._leadership), client.fenced(self._leadership.reports)
         self.client = client
         gate = self.gate = Gate()
         self._last_sizes: dict[str, int] = {}
@@ -107,7 +107,7 @@ class App:
         self.monitor = Monitor(options.scheduling_timeout, metrics.timed_out)
         self.dump = Dump(size=options.diagnosis_queue, workers=options.diagnosis_workers)
         self.dump.blocking = options.diagnosis_blocking
-        self.events = {name: EventRecorder(telling, name) for name in engine.frameworks}
+        self.events = {name: EventRecorder(reporting, name) for name in engine.frameworks}
         self.reporter = Reporter(client, self.events, may_write=self.may_write, reservation=self._failure_status)
         audit = Audit(options.audit, engine.frameworks, ops.registry)
         watch = AuditWatch(audit, lambda pod: str(engine.job_of(pod) or pod.key), self._clock)

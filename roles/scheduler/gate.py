@@ -51,7 +51,7 @@ class Gate:
         self._opened.clear()
 
     def open(self) -> None:
-        """The state may be seen and changed again. What was held back is told by `telling`."""
+        """The state may be seen and changed again. What was held back is told by `deliver`."""
         self.closed = False
         self._opened.set()
 
@@ -88,7 +88,7 @@ class Gate:
         else:
             held.new = new
 
-    def telling(self) -> Iterator[None]:
+    def deliver(self) -> Iterator[None]:
         """Tell what was held back, one object a step; what comes meanwhile too."""
         while self._held and not self.closed:
             held = self._held.pop(next(iter(self._held)))

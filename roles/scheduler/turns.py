@@ -69,8 +69,8 @@ class Turns:
 
     async def let_in(self) -> None:
         """Tell what was held back, and let those go on who waited at the gate."""
-        telling = self.gate.telling()
-        while not self._slice(telling, perf_counter())[0]:
+        delivery = self.gate.deliver()
+        while not self._slice(delivery, perf_counter())[0]:
             await seams.sleep(0)
         await seams.sleep(0)
 

@@ -232,15 +232,15 @@ def scale_of(resource: Resource, obj: Obj) -> Obj:
 
 
 async def write_scale(
-    core: Core, resource: Resource, entry: Entry, wish: Callable[[Obj], Obj], options: Options, *, applied: bool = False
+    core: Core, resource: Resource, entry: Entry, change: Callable[[Obj], Obj], options: Options, *, applied: bool = False
 ) -> Obj:
-    """Set the replicas to those of the Scale that `wish` makes of the present one, or `applied`: apply them. Who does so owns them."""
+    """Set the replicas to those of the Scale that `change` makes of the present one, or `applied`: apply them. Who does so owns them."""
     if applied:
         check_manager(options)
     for _ in range(5):
         entry = core.entry(resource, entry.namespace, entry.name)
         before = scale_of(resource, entry.obj)
-        scale = {"kind": "Scale", "apiVersion": "autoscaling/v1", **wish(deepcopy(before))}
+        scale = {"kind": "Scale", "apiVersion": "autoscaling/v1", **change(deepcopy(before))}
         if scale["kind"] != "Scale":
             raise bad_request(f"expected input object type to be Scale, but {scale['kind']}")
         clean(schemas().type("V1Scale"), scale, None, [])

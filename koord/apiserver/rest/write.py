@@ -80,7 +80,7 @@ def _tell(resource: Resource, obj: Obj, options: Options, old: Obj | None = None
         added = sorted(set(obj["metadata"].get("finalizers") or ()).difference(known))
         told = [_PATHLESS.format(name, "including a path (/) " if "." in name else "") for name in names.pathless(added)]
     else:
-        rules.telling.run(resource.type, obj, told)
+        rules.warning.run(resource.type, obj, told)
     options.warnings.extend(text for text in told if text not in options.warnings)
 
 

@@ -58,7 +58,7 @@ updating = Hooks()
 # (subresource, new, old, causes): what a subresource may change
 parting = Hooks()
 # (object, warnings): what it asks for and does not get
-telling = Hooks()
+warning = Hooks()
 
 
 @cache

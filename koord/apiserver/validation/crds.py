@@ -10,7 +10,7 @@ import orjson
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required, too_many
 from koord.apiserver.schema.builtin import Path_
 from koord.apiserver.schema.lists import repeats
-from koord.apiserver.schema.rules import checking, making, telling, updating
+from koord.apiserver.schema.rules import checking, making, updating, warning
 from koord.apiserver.schema.structural import Structural, compiled_pattern, structural
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, dns_1035_label
@@ -194,7 +194,7 @@ def approval(meta: Obj) -> tuple[str, str]:
     return "Invalid", f'protected groups must have approval annotation "{_APPROVED}" {how}, {_REVIEW}'
 
 
-@telling("V1CustomResourceDefinition")
+@warning("V1CustomResourceDefinition")
 def _unconverted(obj: Obj, warnings: list[str]) -> None:
     """Versions that a webhook is to convert, which nobody calls: reads and watches of this server wait for nobody."""
     spec = obj.get("spec") or {}

@@ -306,13 +306,13 @@ class ObjectHandlers:
         else:
             body = await patching.parse(resource, request.content_type, await request.read())
 
-        def wish(present: dict[str, Any]) -> dict[str, Any]:
+        def change(present: dict[str, Any]) -> dict[str, Any]:
             # an applied Scale is taken as it is: it says all that its manager wants
             if applied or request.method == "PUT":
                 return deepcopy(body)
             return patching.apply(resource, present, request.content_type, body)
 
-        return render.plain(await subresources.write_scale(self.core, resource, entry, wish, call.options, applied=applied), 200)
+        return render.plain(await subresources.write_scale(self.core, resource, entry, change, call.options, applied=applied), 200)
 
 
 _CREATING = {"binding": subresources.bind, "eviction": subresources.evict, "token": subresources.token}

@@ -37,7 +37,7 @@ class PodEvents(Protocol):
 
 
 class ClusterPods:
-    """The door outside a live scheduler: pods with a node count on it, nobody waits."""
+    """Hears of pods outside a live scheduler: those with a node count on it, nobody waits."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

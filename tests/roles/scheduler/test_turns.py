@@ -76,7 +76,7 @@ def test_what_is_held_back_is_merged_and_nothing_is_lost(changes: list[tuple[str
             delete(old)
         assert gate.held_back <= 3
     gate.open()
-    for _ in gate.telling():
+    for _ in gate.deliver():
         pass
     assert told == there
 
