@@ -89,6 +89,7 @@ class Disk:
 
     def load(self) -> Store:
         """The stored state, or an empty store. Raises DiskError."""
+        self._import()
         try:
             found = self._database.execute("SELECT value FROM facts WHERE name = 'version'").fetchone()
             if found is None:
@@ -114,6 +115,29 @@ class Disk:
             return kept_key(self.directory / "service-accounts.key")
         except (OSError, ValueError) as error:
             raise DiskError(str(error)) from error
+
+    def _import(self) -> None:
+        """Take over what a release before the database left. Raises DiskError."""
+        former = self.directory / "snapshot.json"
+        if not former.exists() or self._database.execute("SELECT 1 FROM facts").fetchone():
+            return
+        try:
+            data = orjson.loads(former.read_bytes())
+            self._database.execute("BEGIN")
+            for name, objs in data["buckets"].items():
+                for obj in objs:
+                    meta = obj["metadata"]
+                    key = make_key(meta.get("namespace", ""), meta["name"])
+                    values = (name, key, int(meta["resourceVersion"]), orjson.dumps(obj))
+                    self._database.execute("INSERT INTO objects VALUES (?, ?, ?, ?)", values)
+            self._database.execute(_VERSION, (int(data["resourceVersion"]),))
+            self._database.execute("COMMIT")
+        except (OSError, sqlite3.Error, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise DiskError(f"{former}: {type(error).__name__}: {error}; move it away to start empty") from error
+        former.rename(former.with_suffix(".json.imported"))
+        log.info("took over %s", former)
 
     def put(self, bucket: str, key: str, version: int, body: bytes) -> None:
         """Keep an object. It is on disk when this returns. Raises sqlite3.Error; then nothing has changed."""

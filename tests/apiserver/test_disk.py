@@ -256,6 +256,17 @@ def test_who_cannot_keep_writes_is_not_ready(tmp_path: Path, monkeypatch: pytest
     asyncio.run(main())
 
 
+def test_the_snapshot_of_a_former_release_is_taken_over(tmp_path: Path) -> None:
+    obj = {"metadata": {"name": "a", "namespace": "n", "resourceVersion": "17"}, "data": {"k": "v"}}
+    (tmp_path / "snapshot.json").write_bytes(orjson.dumps({"format": 1, "resourceVersion": 40, "buckets": {"/configmaps": [obj]}}))
+    disk = Disk(tmp_path)
+    store = disk.load()
+    disk.close()
+    assert [entry.obj for entry in store.bucket("/configmaps").entries.values()] == [obj]
+    assert store.rv == 40 + BIRTH
+    assert not (tmp_path / "snapshot.json").exists()
+
+
 @pytest.mark.parametrize("content", [b"not a database, but long enough to be looked at" * 40, b"\0" * 4096])
 def test_a_file_that_is_no_database_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "state.db").write_bytes(content)
