@@ -164,21 +164,27 @@ def expanded(root: yaml.Node) -> int:
     return size(root)
 
 
-def keys_twice(root: yaml.Node) -> Iterator[tuple[str, Position]]:
-    """(key, place) of every key that stands in its mapping already."""
-    waiting, seen_nodes = [root], set[int]()
+def mappings(root: yaml.Node) -> Iterator[yaml.MappingNode]:
+    """Every mapping of a document once, also those that several aliases name."""
+    waiting, seen = [root], set[int]()
     while waiting:
         node = waiting.pop()
-        if id(node) in seen_nodes:
+        if id(node) in seen:
             continue
-        seen_nodes.add(id(node))
+        seen.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             waiting += node.value
         elif isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
-            for key, value in node.value:
-                waiting.append(value)
-                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                    if key.value in seen:
-                        yield key.value, _position(key)
-                    seen.add(key.value)
+            waiting += (value for _, value in node.value)
+            yield node
+
+
+def keys_twice(root: yaml.Node) -> Iterator[tuple[str, Position]]:
+    """(key, place) of every key that stands in its mapping already."""
+    for node in mappings(root):
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    yield key.value, _position(key)
+                seen.add(key.value)

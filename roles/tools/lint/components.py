@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from koord.config.errors import ConfigError, InvalidConfig
-from koord.config.positions import Position, Positions
+from koord.config.positions import Position, Positions, mappings
 from roles.tools.lint.finding import Finding, Level
 from roles.tools.lint.sources import NO_TEXTS, Document, Loader, plain, syntax
 
@@ -83,21 +83,12 @@ def check(document: Document, plugins: Registry | None = None) -> Iterator[Findi
 
 def _keys(document: Document) -> Iterator[Finding]:
     """Keys that are no texts: objects may have them, and the roles' strict reader refuses them."""
-    waiting, seen = [document.places.root], set[int]()
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            waiting += node.value
-        elif isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                waiting.append(value)
-                if key.tag in NO_TEXTS:
-                    position = Position(key.start_mark.line + 1, key.start_mark.column + 1)
-                    place = document.inner.outer(position) if document.inner is not None else position
-                    yield Finding(document.source.name, place, Level.ERROR, f"the key {key.value} must be a string", "", document.subject)
+    for node in mappings(document.places.root):
+        for key, _ in node.value:
+            if key.tag in NO_TEXTS:
+                position = Position(key.start_mark.line + 1, key.start_mark.column + 1)
+                place = document.inner.outer(position) if document.inner is not None else position
+                yield Finding(document.source.name, place, Level.ERROR, f"the key {key.value} must be a string", "", document.subject)
 
 
 def embedded(document: Document) -> Iterator[Finding | Document]:
