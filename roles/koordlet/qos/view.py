@@ -58,7 +58,7 @@ def cpu_period(host: HostState, directory: str) -> int:
 def usual_quota(host: HostState, directory: str) -> int | None:
     """CFS quota of a cgroup directory as one of a 100 ms period (µs), whatever its period; -1 for none."""
     quota = cpu_quota(host, directory)
-    return None if quota is None else cgroup_files.usual_quota(quota, cpu_period(host, directory))
+    return quota if quota is None or quota <= 0 else cgroup_files.usual_quota(quota, cpu_period(host, directory))
 
 
 def cpuset(host: HostState, directory: str) -> CPUSet | None:
