@@ -18,6 +18,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.extenders.chain import Extenders
 from roles.scheduler.extenders.client import ExtenderError, ExtenderRefusal
+from roles.scheduler.framework.answers import status_of
 from roles.scheduler.framework.context import BindDraft
 from roles.scheduler.framework.framework import Framework, told
 from roles.scheduler.framework.interfaces import Plugin
@@ -307,7 +308,7 @@ class Binder:
         for plugin in () if task.prepared else framework.pre_binds:
             step = plugin.pre_bind(decision.ctx, decision.node, draft)
             status = await (step if framework.timer is None else self._timed(framework, plugin, "PreBind", step))
-            if status is not SUCCESS and not status.ok and status.code is not Code.SKIP:
+            if status is not SUCCESS and not status_of(plugin, "pre_bind", status).ok and status.code is not Code.SKIP:
                 return status.by(plugin.name)
         if framework.patchers and not task.prepared:
             _leave_nothing(decision.ctx.pod, task.unsure, draft)

@@ -284,7 +284,8 @@ class Evaluation(Judgement):
         for row in special:
             with ctx.restoring(row.item()):
                 for vector in vectors:
-                    vector.put(row, self.framework.trust.ask(vector.plugin, vector.plugin.filter, ctx, row), self.cluster.capacity)
+                    codes = self.framework.trust.ask(vector.plugin, "Filter", vector.plugin.filter, ctx, row)
+                    vector.put(row, codes, self.cluster.capacity)
 
     def _split(self, rows: Rows) -> tuple[Rows, list[Slots]]:
         """Rows without usable reservations, and those with some one by one."""
@@ -324,7 +325,7 @@ class Evaluation(Judgement):
                 with ctx.restoring(row.item()):
                     for vector in vectors:
                         if vector.plugin.score_reads:
-                            score = self.framework.trust.ask(vector.plugin, vector.plugin.score, ctx, row)
+                            score = self.framework.trust.ask(vector.plugin, "Score", vector.plugin.score, ctx, row)
                             vector.put(row, score, self.cluster.capacity)
 
     def _rescore(

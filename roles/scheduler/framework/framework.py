@@ -19,6 +19,7 @@ from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework import interfaces as api
+from roles.scheduler.framework.answers import AnswerError, status_of
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.events import Subscription
 from roles.scheduler.framework.handle import Handle
@@ -131,14 +132,14 @@ class Framework:
         """As `ask`, for answers that all pods of the shape share."""
         if self.timer is None and plugin.name not in self.trust.watched:
             return step(ctx, *args)
-        answer: R = self.ask(plugin, point, self.trust.ask, plugin, step, ctx, *args)
+        answer: R = self.ask(plugin, point, self.trust.ask, plugin, point, step, ctx, *args)
         return answer
 
     def run_pre_enqueue(self, pod: PodInfo) -> Status:
         """The first preEnqueue plugin that does not let the pod in, or success."""
         for plugin in self.pre_enqueues:
             status = plugin.pre_enqueue(pod)
-            if status is not SUCCESS and not status.ok:
+            if status is not SUCCESS and not status_of(plugin, "pre_enqueue", status).ok:
                 return status.by(plugin.name)
         return SUCCESS
 
@@ -185,7 +186,7 @@ class Framework:
         timed = self.timer is not None
         for plugin in self.reserves if timed else self._reserving:
             status = self.ask(plugin, "Reserve", plugin.reserve, ctx, slot) if timed else plugin.reserve(ctx, slot)
-            if status is not SUCCESS and not status.ok:
+            if status is not SUCCESS and not status_of(plugin, "reserve", status).ok:
                 return status.by(plugin.name)
         return SUCCESS
 
@@ -220,7 +221,7 @@ class Framework:
             status = self.ask(plugin, "Permit", plugin.permit, ctx, slot)
             if status is SUCCESS:
                 continue
-            if status.code is Code.WAIT:
+            if status_of(plugin, "permit", status).code is Code.WAIT:
                 waits[plugin.name] = status.timeout
             elif not status.ok:
                 return status.by(plugin.name), {}
@@ -248,6 +249,8 @@ def _with_own(plugins: Iterable[T], kind: type[Any], step: str) -> list[T]:
 
 def told(failure: BaseException) -> str:
     """An exception as users read it: the innermost plugin that was running, or its columns, the step, and what was raised."""
+    if isinstance(failure, AnswerError):
+        return str(failure)
     where, last = "", None
     trace = failure.__traceback__
     while trace is not None:

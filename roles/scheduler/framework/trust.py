@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.answers import check
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.interfaces import Filter, Plugin, PreFilter, PreScore, Score
 
@@ -55,10 +56,16 @@ class Trust:
         # Whether a step before filters and scores is among them: then nothing at all is kept.
         self.unshared = any(isinstance(plugin, PreScore) for plugin in early)
 
-    def ask(self, plugin: Plugin, step: Callable[..., R], ctx: CycleContext, *args: Any) -> R:
-        """Ask for an answer that all pods of the shape will share. What users' plugins look at in the pod is watched."""
-        if plugin.name not in self.watched or plugin.name in self.unkept:
+    def ask(self, plugin: Plugin, point: str, step: Callable[..., R], ctx: CycleContext, *args: Any) -> R:
+        """Ask for an answer that all pods of the shape will share. Those of users' plugins are checked, and what they look at in the pod
+        is watched."""
+        if plugin.name not in self.watched:
             return step(ctx, *args)
+        answer = step(ctx, *args) if plugin.name in self.unkept else self._watch(plugin, step, ctx, *args)
+        check(plugin, point, answer, ctx, *args)
+        return answer
+
+    def _watch(self, plugin: Plugin, step: Callable[..., R], ctx: CycleContext, *args: Any) -> R:
         pod, watched = ctx.pod, WatchedPod(ctx.pod)
         ctx.pod = watched
         try:
