@@ -54,6 +54,12 @@ _RESULTS = frozenset(
 )  # fmt: skip
 
 
+def annotated_otherwise(old: Pod, new: Pod) -> bool:
+    """Whether annotations differ that somebody reads, apart from what schedulers write."""
+    a, b = old.metadata.annotations or {}, new.metadata.annotations or {}
+    return a != b and any(a.get(key) != b.get(key) for key in a.keys() | b.keys() if key not in _RESULTS)
+
+
 # Labels that controllers set to another value on each pod of one template.
 UNIQUE_LABELS = frozenset(
     ("statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index")

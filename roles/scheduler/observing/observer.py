@@ -15,7 +15,7 @@ from roles.scheduler.cluster.audit import comparing, recounting
 from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.nodeview import NodeView
-from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.podinfo import PodInfo, annotated_otherwise
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent
 from roles.scheduler.framework.framework import Framework, feeds_of, plugins_of
@@ -406,12 +406,14 @@ def node_action(old: NodeView, new: NodeView) -> Action:
 
 
 def pod_action(old: PodInfo, new: PodInfo) -> Action:
-    """What changed between two versions of a pod; Action(0) for its status only, but for the claims that were made for it."""
+    """What changed between two versions of a pod; Action(0) for its status only, but for the claims that were made for it, and for what
+    schedulers write."""
     action = Action(0)
     if old.pod.status.resource_claim_statuses != new.pod.status.resource_claim_statuses:
         action |= Action.UPDATE_GENERATED_CLAIMS
+    annotated = Action.UPDATE_ANNOTATIONS if annotated_otherwise(old.pod, new.pod) else Action(0)
     if old.shape is new.shape and old.labels == new.labels:
-        return action
+        return action | annotated
     a, b = old.shape, new.shape
     if old.labels != new.labels:
         action |= Action.UPDATE_LABELS
@@ -421,4 +423,4 @@ def pod_action(old: PodInfo, new: PodInfo) -> Action:
         action |= Action.UPDATE_GATES
     if any(b.amounts.get(name, 0) < amount for name, amount in a.amounts.items()):
         action |= Action.SCALE_DOWN
-    return action or Action.UPDATE
+    return (action or Action.UPDATE) | annotated
