@@ -20,7 +20,7 @@ from roles.scheduler.framework.context import State
 from roles.scheduler.framework.events import ClusterEvent
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import Plugin
+from roles.scheduler.framework.interfaces import Plugin, PodObserver
 from roles.scheduler.plugins.registry import built_in
 
 SCHEDULER = "koord-scheduler"
@@ -129,12 +129,29 @@ class World:
         for item in nodes:
             self.cluster.set_node(NodeView(item))
 
+    def remove_nodes(self, *names: str) -> None:
+        """Delete nodes; their pods stay until they are removed, too."""
+        for name in names:
+            self.cluster.remove_node(name)
+
     def add_pods(self, *pods: Pod) -> list[PodInfo]:
-        """Count pods that have a node."""
+        """Count pods that have a node, as a scheduler that starts does. One with a known uid has changed."""
         infos = [self.parser.parse(item) for item in pods]
         for info in infos:
+            for observer in self._observers():
+                observer.pod_seen(info)
             self.cluster.add_pod(info, info.node_name)
         return infos
+
+    def remove_pods(self, *uids: str) -> None:
+        """Delete pods."""
+        for uid in uids:
+            for observer in self._observers():
+                observer.pod_gone(uid)
+            self.cluster.remove_pod(uid)
+
+    def _observers(self) -> list[PodObserver]:
+        return [plugin for plugin in self.framework.plugins.values() if isinstance(plugin, PodObserver)]
 
     def feed(self, kind: str, new: Any, old: Any = None) -> None:
         """Hand an object to the plugins that observe its kind."""
