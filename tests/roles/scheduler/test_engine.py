@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from koord.api.kinds import PODS
 from koord.config.errors import InvalidConfig
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler import testing
@@ -277,7 +279,7 @@ def test_the_example_with_a_state_of_its_own_passes_its_test(tmp_path: Path) -> 
         block = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", DOC.read_text(), re.DOTALL)
         assert block is not None, f"docs/scheduler.md has lost {name}"
         (tmp_path / name).write_text(block.group(1))
-    assert len(re.findall("```python", DOC.read_text())) == 3, "another block is to be tried here"
+    assert len(re.findall("```python", DOC.read_text())) == 4, "another block is to be tried here"
     run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=patience.seconds(60))
     assert (done.returncode, "2 passed" in done.stdout) == (0, True), done.stdout
@@ -286,6 +288,68 @@ def test_the_example_with_a_state_of_its_own_passes_its_test(tmp_path: Path) -> 
     snapshot = Snapshot(nodes=[testing.node("n1"), testing.node("n2")], pods=pods)
     simulation = Simulation(snapshot, config=config(**profile), now=0.0, plugins=registry([str(tmp_path)]))
     assert [one.node for one in simulation.place([testing.pod(labels={"team": "red"}) for _ in range(3)])] == ["n2", "n2", ""]
+
+
+def annotated(thing: str) -> dict[str, str]:
+    return {"example.com/licences": thing}
+
+
+def licences(directory: Path) -> Path:
+    """The example of the docs that reads annotations, as a file."""
+    block = re.search(r"```python\n# licences\.py\n(.*?)```", DOC.read_text(), re.DOTALL)
+    assert block is not None, "docs/scheduler.md has lost licences.py"
+    file = directory / "licences.py"
+    file.write_text(block.group(1))
+    return file
+
+
+@pytest.mark.feature("SCH-FW-07")
+def test_the_example_that_reads_annotations_follows_them(tmp_path: Path) -> None:
+    plugin = registry([str(licences(tmp_path))])["Licences"]
+    world = testing.World({"plugins": {"multiPoint": {"enabled": [{"name": "Licences"}]}}}, plugins=[plugin], verify=1)
+    world.add_nodes(testing.node("n1", annotations=annotated("5")), testing.node("n2", annotations=annotated("9")), testing.node("n3"))
+
+    def ask(number: str) -> str:
+        return world.decide(testing.pod(annotations=annotated(number))).node
+
+    assert (ask("9"), ask("10")) == ("n2", "")
+    world.add_pods(testing.pod(uid="a", node="n2", annotations=annotated("6")))
+    assert (ask("3"), ask("4"), ask("6")) == ("n1", "n1", "")
+    world.add_pods(testing.pod(uid="a", node="n2", annotations=annotated("3")))
+    assert ask("6") == "n2", "the pod needs fewer"
+    world.add_nodes(testing.node("n2", annotations=annotated("12")))
+    assert ask("9") == "n2"
+    world.remove_nodes("n2")
+    assert ask("9") == ""
+    world.add_nodes(testing.node("n2", annotations=annotated("12")))
+    assert (ask("9"), ask("10")) == ("n2", "")
+    world.remove_pods("a")
+    assert ask("12") == "n2"
+    assert not world.framework.trust.unkept
+
+
+@pytest.mark.feature("SCH-FW-07")
+def test_annotations_that_only_a_plugin_of_others_reads_wake_pods(scheduler: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        plugins = {"multiPoint": {"enabled": [{"name": "Licences"}]}}
+        config = {"profiles": [{"schedulerName": "koord-scheduler", "plugins": plugins}]}
+
+        async def change(name: str, number: str) -> None:
+            await live.client.patch(PODS, name, {"metadata": {"annotations": annotated(number)}}, "default")
+
+        async with scheduler(config, plugin_paths=(str(licences(tmp_path)),)) as live:
+            await live.node("n", annotations=annotated("5"))
+            await live.pod("first", cpu="100m", meta={"annotations": annotated("5")})
+            await live.bound("first")
+            for name in ("second", "third"):
+                await live.pod(name, cpu="100m", meta={"annotations": annotated("4")})
+                await live.refused(name)
+            await change("second", "0")
+            assert await live.bound("second") == "n", "it needs none any more"
+            await change("first", "1")
+            assert await live.bound("third") == "n", "there is room now"
+
+    asyncio.run(run())
 
 
 @pytest.mark.feature("SCH-FW-07")
