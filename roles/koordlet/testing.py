@@ -15,7 +15,8 @@ from roles.koordlet.extensions import Extensions
 from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
-from roles.koordlet.qos.outcome import Outcome, Strategy
+from roles.koordlet.metrics.registry import Metrics
+from roles.koordlet.qos.outcome import Outcome, Strategy, check_outcome
 from roles.koordlet.states.model import HostState, PodState, Snapshot
 from roles.koordlet.states.pods import pod_state
 from roles.koordlet.states.slo import effective_slo
@@ -44,6 +45,7 @@ class FakeNode:
         if register is not None:
             register(self._extensions)
         self._store = MetricStore()
+        self._metrics = Metrics(NODE)
         self._executor = Executor(self.host, Journal(str(base / "journal")), clock=lambda: self.now)
 
     def put(self, resource: str, directory: str, text: str) -> None:
@@ -91,10 +93,12 @@ class FakeNode:
         )
 
     def decide(self, strategy: Strategy[Any], state: Any = None) -> Outcome[Any]:
-        """What a strategy decides now; nothing is written."""
+        """What a strategy decides now; nothing is written. Raises OutcomeError for what koordlet would refuse."""
         snapshot = self.snapshot()
         assert snapshot.slo is not None
-        return strategy.decide(snapshot, snapshot.slo, strategy.initial() if state is None else state, self.now)
+        outcome = strategy.decide(snapshot, snapshot.slo, strategy.initial() if state is None else state, self.now)
+        check_outcome(outcome, self._metrics)
+        return outcome
 
     def run(self, strategy: Strategy[Any], state: Any = None) -> Outcome[Any]:
         """What a strategy decides now, carried out by the executor. Raises WriteError for the first write that fails."""

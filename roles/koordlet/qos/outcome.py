@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from koord.decisions.record import Record
 from roles.koordlet.actuation.writes import Batch, Kind, Write
+from roles.koordlet.host.cgroup_files import TABLE
 from roles.koordlet.metrics.series import Gauge
 
 if TYPE_CHECKING:
@@ -148,6 +149,11 @@ def _check_write(write: Any) -> None:
     texts = (write.resource, write.target, write.value, write.device, write.fallback, write.origin, write.reason)
     if not all(isinstance(text, str) for text in texts) or not isinstance(write.kind, Kind):
         raise OutcomeError(f"{write}: resource, target, value and the like are text, kind is a Kind")
+    if write.kind in (Kind.CGROUP, Kind.TRIGGER) and write.resource not in TABLE:
+        raise OutcomeError(
+            f"{write}: {write.resource} is not one of the files of host/cgroup_files.py, which have their names of cgroup v1; "
+            "any other file is a Write of Kind.FILE with its path"
+        )
 
 
 def _gauge(family: Any, metrics: Metrics) -> Gauge:

@@ -216,6 +216,7 @@ MISTAKES = {
     "other labels": lambda: Outcome(0, samples=(Sample("be_suppress_cpu", 1.0),)),
     "no number": lambda: Outcome(0, samples=(Sample("be_suppress_cpu", "much", ("x",)),)),
     "a number as value": lambda: Outcome(0, batches=(sequence(Write("cpu.shares", "kubepods.slice", 5)),)),
+    "no file of the table": lambda: Outcome(0, batches=(sequence(Write("cpu.max", "kubepods.slice", "5")),)),
     "no batch": lambda: Outcome(0, batches=("x",)),
     "no notice": lambda: Outcome(0, notices=("x",)),
     "no record": lambda: Outcome(0, records=({},)),
