@@ -23,10 +23,11 @@ from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import PluginType
 from roles.descheduler.relief import Relief
 from roles.descheduler.snapshot import NodeView, node_view
-from roles.koordlet.actuation.writes import Write, sequence
+from roles.koordlet.actuation.writes import Hold, Kind, Write, sequence
 from roles.koordlet.extensions import Extensions, load
 from roles.koordlet.options import Options
-from roles.koordlet.qos.outcome import Outcome, Strategy
+from roles.koordlet.qos.outcome import Outcome, OutcomeError, Strategy
+from roles.koordlet.states.model import Snapshot
 from roles.koordlet.states.slo import SLO
 from roles.koordlet.testing import FakeNode
 from roles.manager.webhooks.review import Refusal, Request
@@ -54,9 +55,10 @@ def test_every_block_of_code_is_tried_here() -> None:
         "memory_ceiling.py",
         "tight_memory.py",
         "test_tight_memory.py",
+        "memory_stall.py",
         "owner_label.py",
     }
-    assert GUIDE.count("```python") == 4
+    assert GUIDE.count("```python") == 5
 
 
 def test_the_strategy_goes_from_a_host_tree_to_the_file(tmp_path: Path) -> None:
@@ -96,6 +98,50 @@ def test_the_strategy_that_holds_a_file_passes_its_test(tmp_path: Path) -> None:
     world.sample("node_memory_usage", 10 * 2.0**30)
     world.run(strategy, state)
     assert machine.get("cpu.cfs_quota_us", TIER) == "900000", "what the other wants"
+
+
+def test_a_strategy_reads_what_the_kernel_says(tmp_path: Path) -> None:
+    space: dict[str, Any] = {}
+    exec(compile(block("memory_stall.py"), "memory_stall.py", "exec"), space)
+    node, told = FakeNode(tmp_path), tmp_path / "proc/pressure/memory"
+    assert space["memory_stall"](node.snapshot()) is None
+    told.parent.mkdir()
+    told.write_text("some avg10=12.50 avg60=3.00 avg300=1.00 total=5\nfull avg10=1.00 avg60=0.00 avg300=0.00 total=1\n")
+    assert space["memory_stall"](node.snapshot()) == 12.5
+
+
+class Bounded(Strategy[bool]):
+    """Bounds the processes of each container while the state is False, by a file that is not in koordlet's table; `kind` says how."""
+
+    name = "Bounded"
+    kind = Kind.FILE
+
+    def initial(self) -> bool:
+        return False
+
+    def decide(self, snapshot: Snapshot, slo: SLO, state: bool, now: float) -> Outcome[bool]:
+        def write(directory: str) -> Write:
+            path = snapshot.host.root.cgroup_path("pids", directory, "pids.max") if self.kind is Kind.FILE else directory
+            return Write("pids.max", path, "" if state else "100", kind=self.kind, hold=Hold.RELEASE if state else Hold.TAKE)
+
+        writes = [write(container.cgroup_dir) for pod in snapshot.pods for container in pod.containers]
+        return Outcome(not state, batches=(sequence(*writes),))
+
+
+def test_a_strategy_writes_a_file_without_a_row(tmp_path: Path) -> None:
+    node, strategy = FakeNode(tmp_path), Bounded(Options(), lambda gate: True)
+    pod = node.pod("a", qos="BE", kube_qos="BestEffort")
+    file = Path(node.host.root.cgroup_path("pids", pod.containers[0].cgroup_dir, "pids.max"))
+    file.parent.mkdir(parents=True)
+    file.write_text("max\n")
+    state = node.run(strategy).state
+    assert file.read_text().strip() == "100"
+    node.now += 1
+    node.run(strategy, state)
+    assert file.read_text().strip() == "max"
+    strategy.kind = Kind.CGROUP
+    with pytest.raises(OutcomeError, match=r"pids\.max is not one of the files"):
+        node.decide(strategy)
 
 
 class Settled(Strategy[str]):
