@@ -223,6 +223,17 @@ def test_the_descheduler_plugin_lets_pods_of_old_images_go(monkeypatch: pytest.M
     assert DESCHEDULER.count("```python") == 5, "another block is to be tried here"
 
 
+def test_a_descheduler_plugin_is_tried_in_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the docs: a dry run lists pods that have no owners."""
+    load_plugin(monkeypatch, "old_images", lambda module: registry._row(module.OldImages, module.OldImagesArgs))
+    found = re.search(r"```yaml\n(apiVersion: descheduler/v1alpha2\n.*?OldImages.*?)```", DESCHEDULER, re.DOTALL)
+    assert found is not None
+    pods = [support.pod("old", "n1", image="web:1", owned=False), support.pod("new", "n1", image="web:2", owned=False)]
+    outcome = support.after_rounds([support.node("n1"), support.node("n2"), *pods], f"{found.group(1)}\ndryRun: true\n")
+    assert outcome.subjects("WouldEvict") == ["old"]
+    assert outcome.pods == {"old", "new"}
+
+
 def test_the_descheduler_plugin_that_minds_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     load_plugin(monkeypatch, "namespace_cap", lambda module: registry._row(module.NamespaceCap, module.NamespaceCapArgs))
     space_of("namespace_cap")["test_the_youngest_leave_for_the_node_with_the_fewest"]()
