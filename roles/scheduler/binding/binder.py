@@ -18,7 +18,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.extenders.chain import Extenders
 from roles.scheduler.extenders.client import ExtenderError, ExtenderRefusal
-from roles.scheduler.framework.answers import status_of
+from roles.scheduler.framework.answers import check_draft, status_of
 from roles.scheduler.framework.context import BindDraft
 from roles.scheduler.framework.framework import Framework, told
 from roles.scheduler.framework.interfaces import Plugin
@@ -310,6 +310,8 @@ class Binder:
             status = await (step if framework.timer is None else self._timed(framework, plugin, "PreBind", step))
             if status is not SUCCESS and not status_of(plugin, "pre_bind", status).ok and status.code is not Code.SKIP:
                 return status.by(plugin.name)
+            if not draft.empty:
+                check_draft(plugin, draft)
         if framework.patchers and not task.prepared:
             _leave_nothing(decision.ctx.pod, task.unsure, draft)
             task.wrote = dict(draft.annotations)

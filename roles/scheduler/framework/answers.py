@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.context import BindDraft, CycleContext
 from roles.scheduler.framework.interfaces import NodeMask, NodeSet, Plugin
 from roles.scheduler.framework.status import Status
 
@@ -25,6 +25,14 @@ def status_of(plugin: Plugin, step: str, answer: Any) -> Status:
     if isinstance(answer, Status):
         return answer
     raise AnswerError(plugin, step, f"it returned {_told(answer)}, not a Status such as SUCCESS")
+
+
+def check_draft(plugin: Plugin, draft: BindDraft) -> None:
+    """Look at what a preBind plugin wants written on the pod. Raises AnswerError."""
+    for field, values in (("annotations", draft.annotations), ("labels", draft.labels)):
+        for key, value in values.items():
+            if not (isinstance(key, str) and (value is None or isinstance(value, str))):
+                raise AnswerError(plugin, "pre_bind", f"draft.{field}[{key!r}] is {_told(value)}, not a text (None removes the key)")
 
 
 def check(plugin: Plugin, point: str, answer: Any, ctx: CycleContext, rows: Any = None) -> None:

@@ -128,6 +128,29 @@ def test_a_plugin_that_raises_anywhere_costs_that_pod_an_attempt(scheduler: Any,
 
 
 @pytest.mark.feature("SCH-FW-06")
+def test_a_plugin_that_writes_an_annotation_that_is_no_text_is_named(scheduler: Any, tmp_path: Path) -> None:
+    """Rather than the binder, with whatever the API server says of the whole pod."""
+
+    async def run() -> None:
+        (tmp_path / "seats.py").write_text(
+            "from roles.scheduler.framework.interfaces import PreBind\nfrom roles.scheduler.framework.status import SUCCESS\n\n\n"
+            "class Seats(PreBind):\n    name = 'Seats'\n\n    async def pre_bind(self, ctx, node, draft):\n"
+            "        draft.annotations['example.com/gone'] = None\n"
+            "        draft.annotations['example.com/seat'] = 3 if ctx.pod.name == 'bad' else '3'\n        return SUCCESS\n"
+        )
+        config = {"profiles": [{"schedulerName": "koord-scheduler", "plugins": {"preBind": {"enabled": [{"name": "Seats"}]}}}]}
+        async with scheduler(config, plugin_paths=(str(tmp_path / "seats.py"),)) as live:
+            await live.node("n")
+            await live.pod("bad")
+            what = "plugin Seats (pre_bind): draft.annotations['example.com/seat'] is 3, not a text (None removes the key)"
+            assert what in (await live.refused("bad"))["message"]
+            await live.pod("good")
+            assert await live.bound("good") == "n"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
 @pytest.mark.parametrize("watch_first", [True, False])
 def test_a_pod_whose_binding_was_not_answered_is_bound(scheduler: Any, watch_first: bool) -> None:
     async def run() -> None:
