@@ -255,6 +255,7 @@ async def _run(
         observer = metrics.client_observer(ops.registry, target.server)
         client = await stack.enter_async_context(Client(target, qps=qps, burst=burst, role="scheduler", observer=observer))
         informers = InformerFactory(client)
+        stack.push_async_callback(informers.stop)  # before the client is closed: watches that break would be tried again
         metrics.watch_caches(ops.registry, informers)
         ops.health.register("watches", probe=informers.fresh)
         journal = FileJournal(file) if file is not None else None
@@ -265,7 +266,6 @@ async def _run(
         if flags["port"]:
             await ops.start()
             life.on_stop(ops.stop, "http")
-        life.on_stop(informers.stop, "informers")
         await app.run(life)
 
 

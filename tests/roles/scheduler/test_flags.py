@@ -100,7 +100,8 @@ def test_the_process_serves_https_to_those_with_a_good_token(tmp_path: Path) -> 
                 "scheduler", f"--config={file}", "--port=0", f"--secure-port={secure}", "--bind-address=127.0.0.1",
                 f"--kubeconfig={server.kubeconfig_path}", f"--cert-dir={tmp_path / 'certs'}", "--v=0",
             ]  # fmt: skip
-            child = await asyncio.create_subprocess_exec(KOORD, *arguments, stderr=asyncio.subprocess.DEVNULL)
+            with (tmp_path / "log").open("wb") as log:
+                child = await asyncio.create_subprocess_exec(KOORD, *arguments, stderr=log)
             try:
                 status = 0
                 for _ in patience.tries(200):
@@ -118,6 +119,8 @@ def test_the_process_serves_https_to_those_with_a_good_token(tmp_path: Path) -> 
             finally:
                 child.terminate()
                 await child.wait()
+            said = (tmp_path / "log").read_text()
+            assert ("SIGTERM: ending" in said, "trying again" in said) == (True, False), said
             context = ssl.create_default_context(cafile=str(tmp_path / "certs" / "ca.crt"))
             assert context.get_ca_certs()
 
