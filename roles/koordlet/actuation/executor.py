@@ -195,7 +195,7 @@ class Executor:
         for level in batch.levels:
             targets: list[Target] = []
             for write in level:
-                if not self.needed(write) or self.holds.waits(write, rule):
+                if self.holds.waits(write, rule, kept=mode is Mode.ENFORCE) or not self.needed(write):
                     applied.skipped += 1
                     continue
                 target = self._release(write, rule, applied) if write.hold is Hold.RELEASE else self._resolve(write, applied)
@@ -247,7 +247,7 @@ class Executor:
             return False
         key = key_of(target.write)
         if target.write.hold is Hold.RELEASE:
-            self.holds.drop(target.write)
+            self.holds.hand_over(target.write)
             self._owed.pop(key, None)
             self._cache.pop(key, None)
         elif target.write.cached:

@@ -1,7 +1,8 @@
 """Holds: who has a file for itself for a while, so that no file has two owners (BEY-TUNE-01, BEY-INT-01).
 
 A strategy that takes over a file which another one keeps in order (a quota, a weight) says so with the write. What the others want
-there meanwhile waits. When it lets go, the file gets what they want, else what it held before. Holds are on disk before the file is
+there meanwhile waits. When it lets go, the file gets what they want, else what it held before; one of them that wanted it for itself
+holds it from then on. Holds are on disk before the file is
 written: what a killed agent held is given back when the next one starts.
 """
 
@@ -18,6 +19,7 @@ from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import Journal, JournalError
 from roles.koordlet.actuation.restore import Restored, put_back
 from roles.koordlet.actuation.target import Target, key_of
+from roles.koordlet.actuation.writes import Hold as Ownership
 from roles.koordlet.actuation.writes import Write
 from roles.koordlet.host.root import HostRoot
 
@@ -28,12 +30,13 @@ Key = tuple[str, str, str]
 
 @dataclass(slots=True)
 class Hold:
-    """``before`` is what the file held, raw; ``wanted`` is the newest value that another rule wanted."""
+    """``before`` is what the file held, raw; ``wanted`` is the newest value that another rule, ``wanted_by``, wanted."""
 
     rule: str
     path: str
     before: str
     wanted: Write | None = None
+    wanted_by: str = ""
 
 
 class Holds:
@@ -53,12 +56,15 @@ class Holds:
         hold = self._holds.get((target, resource, device))
         return hold.rule if hold is not None else ""
 
-    def waits(self, write: Write, rule: str) -> bool:
-        """Whether a write has to wait because another rule holds the file; what it wanted is kept."""
+    def waits(self, write: Write, rule: str, *, kept: bool = True) -> bool:
+        """Whether a write has to wait because another rule holds the file. What it wanted is kept, if it would be written (`kept`)."""
+        if not self._holds:
+            return False
         hold = self._holds.get(key_of(write))
         if hold is None or hold.rule == rule:
             return False
-        hold.wanted = write
+        if kept:
+            hold.wanted, hold.wanted_by = write, rule
         return True
 
     def take(self, targets: Sequence[Target], rule: str) -> list[tuple[Target, WriteError]]:
@@ -87,6 +93,15 @@ class Holds:
     def drop(self, write: Write) -> None:
         """End a hold: its file has been given back."""
         self._dropped = self._holds.pop(key_of(write), None) is not None or self._dropped
+
+    def hand_over(self, write: Write) -> None:
+        """End a hold whose file has got what others want. A rule that waited to hold it does so now: what it gives back one day is what
+        the file held before both."""
+        hold = self._holds.get(key_of(write))
+        if hold is not None and hold.wanted is not None and hold.wanted.hold is Ownership.TAKE:
+            self._holds[key_of(write)] = Hold(hold.wanted_by, hold.path, hold.before)
+        else:
+            self.drop(write)
 
     def forget_gone(self) -> None:
         """Drop holds of files that are no more: containers and processes end."""

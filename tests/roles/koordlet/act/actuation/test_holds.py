@@ -52,6 +52,50 @@ def test_others_wait_and_get_their_way_when_the_holder_lets_go(machine) -> None:
     assert len(apply(made, "theirs", write("61000")).written) == 1
 
 
+def test_a_wish_for_what_the_file_says_already_is_kept(machine) -> None:
+    """The value was written a moment ago, so that another write of it would be left out."""
+    put(machine)
+    made = executor(machine)
+    apply(made, "mine", Write(QUOTA, BOX, "80000", hold=Hold.TAKE))
+    apply(made, "theirs", Write(QUOTA, BOX, "60000"))
+    apply(made, "theirs", Write(QUOTA, BOX, "80000"))
+    apply(made, "mine", write("", Hold.RELEASE))
+    assert machine.get(QUOTA, BOX) == "80000"
+
+
+def test_what_a_strategy_only_observes_is_no_wish(machine) -> None:
+    put(machine)
+    made = executor(machine)
+    apply(made, "mine", write("80000", Hold.TAKE))
+    apply(made, "theirs", write("60000"), mode=Mode.OBSERVE)
+    apply(made, "mine", write("", Hold.RELEASE))
+    assert machine.get(QUOTA, BOX) == "50000"
+
+
+def test_a_hold_goes_to_who_waited_for_it(machine) -> None:
+    put(machine)
+    made = executor(machine)
+    apply(made, "mine", write("80000", Hold.TAKE))
+    apply(made, "theirs", write("60000", Hold.TAKE))
+    apply(made, "mine", write("", Hold.RELEASE))
+    assert (machine.get(QUOTA, BOX), made.holds.holder(QUOTA, BOX)) == ("60000", "theirs")
+    assert apply(made, "mine", write("90000")).written == [], "it waits now"
+    apply(made, "mine", write("", Hold.RELEASE))
+    apply(made, "theirs", write("", Hold.RELEASE))
+    assert (machine.get(QUOTA, BOX), len(made.holds)) == ("50000", 0), "what the file held before both"
+
+
+def test_a_hold_that_was_handed_over_is_given_back_after_a_kill(machine) -> None:
+    put(machine)
+    made = executor(machine)
+    apply(made, "mine", write("80000", Hold.TAKE))
+    apply(made, "theirs", write("60000", Hold.TAKE))
+    apply(made, "mine", write("", Hold.RELEASE))
+    made.holds.close()
+    executor(machine)
+    assert machine.get(QUOTA, BOX) == "50000"
+
+
 def test_without_another_wish_the_first_value_comes_back(machine) -> None:
     put(machine)
     made = executor(machine)
