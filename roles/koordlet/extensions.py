@@ -88,7 +88,14 @@ class Extensions:
         self.evictor = factory
 
     def slo_extension(self, key: str, default: Any) -> None:
-        """Have ``NodeSLO.spec.extensions[key]`` delivered, laid over ``default``, in ``snapshot.slo.extensions``."""
+        """Have ``NodeSLO.spec.extensions[key]`` delivered, laid over ``default``, in ``snapshot.slo.extensions``. Raises ConfigurationError
+        for a key that has another default already, and for a default that is not JSON."""
+        if key in self.slo_defaults and self.slo_defaults[key] != default:
+            raise ConfigurationError(f"the NodeSLO extension {key!r} is there already")
+        try:
+            orjson.dumps({key: default})
+        except TypeError as error:
+            raise ConfigurationError(f"the NodeSLO extension {key!r}: its default cannot be in a NodeSLO: {error}") from error
         self.slo_defaults[key] = default
 
     # -- for the agent -------------------------------------------------------------------------------------------------------
@@ -171,7 +178,7 @@ def _register_of(path: str) -> Any:
     name = f"koord_extension_{os.path.splitext(os.path.basename(path))[0]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not os.path.isfile(path):
-        raise ConfigurationError(f"--plugin-path: {path} is no Python file")
+        raise ConfigurationError(f"--plugin-path: {path} {'is no Python file' if os.path.exists(path) else 'does not exist'}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

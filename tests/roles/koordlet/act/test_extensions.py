@@ -145,6 +145,8 @@ def test_an_extension_of_every_kind(tmp_path: Path) -> None:
         ("def register(e): e.strategy(int)", "", "<class 'int'> is no Strategy class"),
         (f"{STRATEGY}    pass", "", "strategy Mine of .* has no `name`"),
         (f"{STRATEGY}    name = 'Mine'", "", "strategy 'Mine' of .* does not define: decide, initial"),
+        ("def register(e): [e.slo_extension('x', default) for default in ({}, {'a': 1})]", "", "NodeSLO extension 'x' is there already"),
+        ("def register(e): e.slo_extension('x', {'a': object})", "", "NodeSLO extension 'x': its default cannot be in a NodeSLO"),
     ],
 )
 def test_mistakes_stop_the_start_with_their_reason(tmp_path: Path, code: str, gates: str, said: str) -> None:
@@ -152,8 +154,10 @@ def test_mistakes_stop_the_start_with_their_reason(tmp_path: Path, code: str, ga
     path.write_text(code)
     with pytest.raises(ConfigurationError, match=said):
         load([str(path)], gates)
-    with pytest.raises(ConfigurationError, match="no Python file"):
+    with pytest.raises(ConfigurationError, match=r"absent\.py does not exist"):
         load([str(tmp_path / "absent.py")])
+    with pytest.raises(ConfigurationError, match="is no Python file"):
+        load([str(tmp_path)])
 
 
 def test_a_strategy_that_is_not_switched_on_does_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
