@@ -27,12 +27,23 @@ NODE = "node-a"
 
 
 class FakeNode:
-    """A host below `base` with cgroup v1; `cpu` and `memory` are the node's amounts, `register` the function of an extension whose NodeSLO
-    extensions are to have their defaults. `slo` is the spec of the NodeSLO. `now` (seconds) moves by hand."""
+    """A host below `base` with cgroup v1, or (`v2`) v2; `cpu` and `memory` are the node's amounts, `register` the function of an extension
+    whose NodeSLO extensions are to have their defaults. `slo` is the spec of the NodeSLO. `now` (seconds) moves by hand."""
 
-    def __init__(self, base: Path, *, cpu: str = "16", memory: str = "64Gi", register: Callable[[Extensions], None] | None = None) -> None:
-        for directory in ("", "cpu/kubepods.slice", "cpuset/kubepods.slice", "memory/kubepods.slice", "cpuacct/kubepods.slice", "blkio"):
+    def __init__(
+        self,
+        base: Path,
+        *,
+        cpu: str = "16",
+        memory: str = "64Gi",
+        register: Callable[[Extensions], None] | None = None,
+        v2: bool = False,
+    ) -> None:
+        v1_layout = "cpu/kubepods.slice", "cpuset/kubepods.slice", "memory/kubepods.slice", "cpuacct/kubepods.slice", "blkio"
+        for directory in ("kubepods.slice",) if v2 else v1_layout:
             (base / "sys/fs/cgroup" / directory).mkdir(parents=True, exist_ok=True)
+        if v2:
+            (base / "sys/fs/cgroup/cgroup.controllers").write_text("cpuset cpu io memory pids\n")
         (base / "proc").mkdir(exist_ok=True)
         root = HostRoot.at(str(base))
         self.host = HostState(root, Cgroups.detect(root), HostFiles())
@@ -49,7 +60,8 @@ class FakeNode:
         self._executor = Executor(self.host, Journal(str(base / "journal")), clock=lambda: self.now)
 
     def put(self, resource: str, directory: str, text: str) -> None:
-        """What a cgroup file holds; `resource` and `directory` as in a Write. The executor changes only files that are there."""
+        """What a cgroup file holds; `resource` and `directory` as in a Write, `text` as this version of cgroups spells it. The executor
+        changes only files that are there."""
         path = Path(self.host.cgroups.file(resource, directory))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
@@ -90,6 +102,7 @@ class FakeNode:
             metrics=MetricsView(self._store, self.now),
             collect_interval=1.0,
             pods_synced=True,
+            holder=self._executor.holds.holder,
         )
 
     def decide(self, strategy: Strategy[Any], state: Any = None) -> Outcome[Any]:

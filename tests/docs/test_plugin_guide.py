@@ -56,9 +56,10 @@ def test_every_block_of_code_is_tried_here() -> None:
         "tight_memory.py",
         "test_tight_memory.py",
         "memory_stall.py",
+        "own_shares.py",
         "owner_label.py",
     }
-    assert GUIDE.count("```python") == 5
+    assert GUIDE.count("```python") == 6
 
 
 def test_the_strategy_goes_from_a_host_tree_to_the_file(tmp_path: Path) -> None:
@@ -108,6 +109,55 @@ def test_a_strategy_reads_what_the_kernel_says(tmp_path: Path) -> None:
     told.parent.mkdir()
     told.write_text("some avg10=12.50 avg60=3.00 avg300=1.00 total=5\nfull avg10=1.00 avg60=0.00 avg300=0.00 total=1\n")
     assert space["memory_stall"](node.snapshot()) == 12.5
+
+
+@pytest.mark.parametrize(("v2", "text", "shares"), [(False, "1024", 1024), (True, "39", 998)])
+def test_a_strategy_reads_what_a_group_has(tmp_path: Path, v2: bool, text: str, shares: int) -> None:
+    space: dict[str, Any] = {}
+    exec(compile(block("own_shares.py"), "own_shares.py", "exec"), space)
+    node = FakeNode(tmp_path, v2=v2)
+    pod = node.pod("a", qos="BE", kube_qos="BestEffort")
+    assert space["own_shares"](node.snapshot(), pod.cgroup_dir) is None
+    node.put("cpu.shares", pod.cgroup_dir, text)
+    assert space["own_shares"](node.snapshot(), pod.cgroup_dir) == shares
+
+
+class Holding(Strategy[int]):
+    """Holds a file from its first decision until the third."""
+
+    name = "Holding"
+
+    def initial(self) -> int:
+        return 0
+
+    def decide(self, snapshot: Snapshot, slo: SLO, state: int, now: float) -> Outcome[int]:
+        hold = {0: Hold.TAKE, 2: Hold.RELEASE}.get(state)
+        writes = [Write("cpu.shares", TIER, "50" if state == 0 else "", hold=hold)] if hold is not None else []
+        return Outcome(state + 1, batches=(sequence(*writes),))
+
+
+class HoldingToo(Holding):
+    name = "HoldingToo"
+
+
+@pytest.mark.parametrize(("v2", "own"), [(False, "1000"), (True, "39")])
+def test_a_hold_lasts_until_it_is_released(tmp_path: Path, v2: bool, own: str) -> None:
+    """What the guide says of decisions that do not repeat it, and of two that want to hold a file."""
+    node, first, second = FakeNode(tmp_path, v2=v2), Holding(Options(), lambda gate: True), HoldingToo(Options(), lambda gate: True)
+    node.put("cpu.shares", TIER, own)
+    held = "2" if v2 else "50"
+    state = node.run(first).state
+    assert node.get("cpu.shares", TIER) == held
+    node.now += 1
+    state = node.run(first, state).state
+    assert node.get("cpu.shares", TIER) == held
+    state_of_second = node.run(second).state
+    assert node.snapshot().holder("cpu.shares", TIER) == "Holding"
+    node.run(first, state)
+    assert (node.get("cpu.shares", TIER), node.snapshot().holder("cpu.shares", TIER)) == (held, "HoldingToo")
+    state_of_second = node.run(second, state_of_second).state
+    node.run(second, state_of_second)
+    assert (node.get("cpu.shares", TIER), node.snapshot().holder("cpu.shares", TIER)) == (own, "")
 
 
 class Bounded(Strategy[bool]):
