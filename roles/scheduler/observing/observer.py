@@ -386,7 +386,11 @@ def _node_matters(old: Node, new: Node) -> bool:
     """Whether anything changed that scheduling looks at: most node updates are heartbeats, with new times in the conditions."""
     if _placing(old) != _placing(new):
         return True
-    return [(c.type, c.status) for c in old.status.conditions] != [(c.type, c.status) for c in new.status.conditions]
+    return _conditions(old) != _conditions(new)
+
+
+def _conditions(node: Node) -> list[tuple[str, str]]:
+    return [(condition.type, condition.status) for condition in node.status.conditions]
 
 
 def node_action(old: NodeView, new: NodeView) -> Action:
@@ -400,6 +404,8 @@ def node_action(old: NodeView, new: NodeView) -> Action:
         action |= Action.UPDATE_TAINTS
     if old.annotations != new.annotations:
         action |= Action.UPDATE_ANNOTATIONS
+    if _conditions(old.node) != _conditions(new.node):
+        action |= Action.UPDATE_CONDITIONS
     if old.declared_features != new.declared_features:
         action |= Action.UPDATE_DECLARED_FEATURES
     return action

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from koord.api.kinds import PODS
+from koord.api.kinds import NODES, PODS
 from koord.config.errors import InvalidConfig
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler import testing
@@ -348,6 +348,52 @@ def test_annotations_that_only_a_plugin_of_others_reads_wake_pods(scheduler: Any
             assert await live.bound("second") == "n", "it needs none any more"
             await change("first", "1")
             assert await live.bound("third") == "n", "there is room now"
+
+    asyncio.run(run())
+
+
+HEALTHY = """
+from roles.scheduler.cluster.changes import NODE
+from roles.scheduler.framework.events import NODE as NODE_EVENTS, Action, Subscription
+from roles.scheduler.framework.interfaces import Filter, Rejection
+
+
+class Healthy(Filter):
+    name = "Healthy"
+    reads = NODE
+
+    def filter_row(self, ctx, slot):
+        return any(each.type == "FansFailed" and each.status == "True" for each in ctx.cluster.row(slot).view.node.status.conditions)
+
+    def rejection(self, ctx, code):
+        return Rejection(("node(s) had broken fans",), resolvable=False)
+
+    def subscriptions(self):
+        return (Subscription(NODE_EVENTS, Action.UPDATE_CONDITIONS),)
+"""
+
+
+@pytest.mark.feature("SCH-FW-07")
+def test_a_condition_of_a_node_wakes_pods(scheduler: Any, tmp_path: Path) -> None:
+    (tmp_path / "healthy.py").write_text(HEALTHY)
+
+    async def run() -> None:
+        config = {"profiles": [{"schedulerName": "koord-scheduler", "plugins": {"filter": {"enabled": [{"name": "Healthy"}]}}}]}
+
+        async def fans(failed: str) -> None:
+            conditions = [{"type": "FansFailed", "status": failed}]
+            await live.client.patch(NODES, "n", {"status": {"conditions": conditions}}, subresource="status")
+
+        async with scheduler(config, plugin_paths=(str(tmp_path / "healthy.py"),)) as live:
+            await live.node("n")
+            await fans("True")
+            cluster = live.app.engine.cluster
+            while (slot := cluster.slot_of("n")) < 0 or (view := cluster.row(slot).view) is None or not view.node.status.conditions:
+                await asyncio.sleep(0.005)
+            await live.pod("p", cpu="100m")
+            await live.refused("p")
+            await fans("False")
+            assert await live.bound("p") == "n"
 
     asyncio.run(run())
 
