@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,11 +54,20 @@ Codes = NDArray[Any]
 rejects with code 1. The engine writes into it: never hand out a column itself."""
 
 
-class Rejection(NamedTuple):
-    """Why a node is refused. `resolvable` False is UnschedulableAndUnresolvable: removing pods cannot help."""
-
+class _Rejection(NamedTuple):
     reasons: tuple[str, ...]
     resolvable: bool = True
+
+
+class Rejection(_Rejection):
+    """Why a node is refused: reasons, or the only one as a text. `resolvable` False is UnschedulableAndUnresolvable: removing pods cannot
+    help."""
+
+    __slots__ = ()
+
+    def __new__(cls, reasons: tuple[str, ...] | str, resolvable: bool = True) -> Self:
+        # a text is easily meant as a tuple of one (its comma forgotten); as it is, its letters would be the reasons
+        return super().__new__(cls, (reasons,) if isinstance(reasons, str) else reasons, resolvable)
 
 
 class Plugin:
@@ -260,7 +269,7 @@ class Filter(Plugin):
 
     def filter_row(self, ctx: CycleContext, slot: int) -> int:
         """Code of one node. Asked only where `filter` is not written."""
-        raise NotImplementedError
+        raise NotImplementedError("write filter or filter_row")
 
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
         """Codes with more detail for rows that `filter` refused. Asked only when a failure is explained, so `filter` can stay lean."""
@@ -285,7 +294,7 @@ class Filter(Plugin):
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         """What a (refined) code means."""
-        raise NotImplementedError
+        raise NotImplementedError(f"filter refused a node with code {code}: write rejection, which says why")
 
     def filter_stamp(self, ctx: CycleContext) -> Any:
         """Changes when rows that did not change themselves must be looked at again (counts over several nodes, time)."""
@@ -327,7 +336,7 @@ class Score(Plugin):
 
     def score_row(self, ctx: CycleContext, slot: int) -> float:
         """Raw score of one node. Asked only where `score` is not written."""
-        raise NotImplementedError
+        raise NotImplementedError("write score or score_row")
 
     def score_stamp(self, ctx: CycleContext) -> Any:
         """As `Filter.filter_stamp`."""

@@ -92,3 +92,39 @@ def test_one_value_for_all_that_is_no_number(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_nodes_that_do_not_fit_may_have_any_score(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decided({"score": lambda slots: np.where(slots == 0, np.nan, slots)}, monkeypatch).node == "n3"
+
+
+class Unwritten(api.Filter, api.Score):
+    name = "Unwritten"
+
+
+class Unexplained(api.Filter):
+    name = "Unexplained"
+
+    def filter(self, ctx: Any, rows: Any) -> Any:
+        return np.full(len(ctx.cluster.slots[rows]), 2)
+
+
+@pytest.mark.parametrize(
+    ("point", "plugin", "message"),
+    [
+        ("filter", Unwritten, "plugin Unwritten (filter): NotImplementedError: write filter or filter_row"),
+        ("score", Unwritten, "plugin Unwritten (score): NotImplementedError: write score or score_row"),
+        (
+            "filter",
+            Unexplained,
+            "plugin Unexplained (rejection): NotImplementedError: filter refused a node with code 2: write rejection, which says why",
+        ),
+    ],
+)
+def test_a_step_that_is_not_written(point: str, plugin: type[api.Plugin], message: str) -> None:
+    world = World({"plugins": {point: {"enabled": [{"name": plugin.name}]}}}, plugins=[plugin])
+    world.add_nodes(node("n1"), node("n2"))
+    with pytest.raises(NotImplementedError) as raised:
+        world.decide(pod()).message()
+    assert told(raised.value) == message
+
+
+def test_one_reason_may_be_a_text() -> None:
+    assert api.Rejection("closed") == (("closed",), True)  # else each letter would be a reason
+    assert api.Rejection(("closed", "hot"), resolvable=False) == (("closed", "hot"), False)
