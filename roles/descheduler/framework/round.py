@@ -18,7 +18,7 @@ from koord import seams
 from koord.api.objects import Node, Pod
 from koord.api.selectors import Selector
 from roles.descheduler.arrivals import expected_use
-from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Outcome, Pause, PluginError, Rehearse, Tell
+from roles.descheduler.framework.effects import Annotate, Cordon, Effect, Evict, Outcome, Pause, PluginError, Rehearse, Tell
 from roles.descheduler.framework.evicting import (
     Asks,
     Assumes,
@@ -209,9 +209,13 @@ class _Turn:
             effect = next(generator, None)
             while effect is not None:
                 await seams.sleep(0)  # deciding takes its time; renewing the lease must have its turn
-                answer = isinstance(effect, Pause) or await self._perform(effect)
+                known = isinstance(effect, Effect)
+                answer = known and (isinstance(effect, Pause) or await self._perform(effect))
                 try:
-                    effect = generator.send(answer)
+                    if known:
+                        effect = generator.send(answer)
+                    else:  # raised where it was yielded, so that the traceback shows the line
+                        effect = generator.throw(TypeError(f"turn yielded {type(effect).__name__}, not an effect such as Evict or PAUSE"))
                 except StopIteration:
                     effect = None
         except PluginError as error:

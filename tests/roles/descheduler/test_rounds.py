@@ -228,6 +228,23 @@ def test_a_profile_with_errors_ends_the_round_after_its_own_plugins(error: Excep
     assert outcome.evicted == 2
 
 
+class Confused(Grumpy):
+    """A plugin that yields a pod where it means its eviction."""
+
+    def turn(self, nodes: list[NodeView], handle: Handle) -> Any:
+        yield nodes[0].pods[0].pod
+
+
+@pytest.mark.feature("DS-FW-02")
+def test_a_turn_that_yields_no_effect_is_told_so_with_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    evictor = Evictor(Limits())
+    profile = Profile("first", None, evictor, [evictor], {"deschedule": [Confused(None)], "balance": []})
+    rounds = Rounds([profile], selector=None, limits=Limits(), dry_run=False)
+    outcome = asyncio.run(rounds.run(views([("a", False, [(1, "n1", "x")]), ("b", False, [])]), 1000.0, Nothing()))
+    assert outcome.errors == ["profile first: Grumpy: TypeError: turn yielded Pod, not an effect such as Evict or PAUSE"]
+    assert "yield nodes[0].pods[0].pod" in caplog.text
+
+
 @pytest.mark.feature("DS-FW-02")
 def test_every_filter_must_agree() -> None:
     class No(Evictor):
