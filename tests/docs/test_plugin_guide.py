@@ -25,10 +25,12 @@ from roles.descheduler.relief import Relief
 from roles.descheduler.snapshot import NodeView, node_view
 from roles.koordlet.actuation.writes import Hold, Kind, Write, sequence
 from roles.koordlet.extensions import Extensions, load
+from roles.koordlet.host import parse
 from roles.koordlet.options import Options
 from roles.koordlet.qos.outcome import Outcome, OutcomeError, Strategy
 from roles.koordlet.states.model import Snapshot
 from roles.koordlet.states.slo import SLO
+from roles.koordlet.store import kinds
 from roles.koordlet.testing import FakeNode
 from roles.manager.webhooks.review import Refusal, Request
 from roles.sandbox.scenario import Scenario
@@ -120,6 +122,23 @@ def test_a_strategy_reads_what_a_group_has(tmp_path: Path, v2: bool, text: str, 
     assert space["own_shares"](node.snapshot(), pod.cgroup_dir) is None
     node.put("cpu.shares", pod.cgroup_dir, text)
     assert space["own_shares"](node.snapshot(), pod.cgroup_dir) == shares
+
+
+@pytest.mark.parametrize(("v2", "none"), [(False, "9223372036854771712"), (True, "max")])
+def test_a_sample_and_a_limit_of_a_container(tmp_path: Path, v2: bool, none: str) -> None:
+    """What the guide says of containers: how they are measured in a test, and how their memory limit is read."""
+    assert "sample(kinds.CONTAINER_MEMORY, 1e9, pod.containers[0].id)" in GUIDE
+    node = FakeNode(tmp_path, v2=v2)
+    container = node.pod("a", qos="BE", kube_qos="BestEffort").containers[0]
+    node.sample(kinds.CONTAINER_MEMORY, 1e9, container.id)
+    snapshot = node.snapshot()
+    assert snapshot.metrics.last(kinds.CONTAINER_MEMORY, container_id=container.id) == 1e9
+    path = snapshot.host.cgroups.file("memory.limit_in_bytes", container.cgroup_dir)
+    limits = []
+    for text in (none, "4096"):
+        node.put("memory.limit_in_bytes", container.cgroup_dir, text)
+        limits.append(parse.memory_limit(path, node.snapshot().host.files.read(path)))
+    assert limits == [-1, 4096]
 
 
 class Holding(Strategy[int]):
