@@ -9,7 +9,7 @@ import orjson
 from koord.api import names
 from koord.decisions.record import Term
 from roles.manager.noderesource.model import Contribution, Inputs
-from roles.manager.noderesource.normalization import MAX_RATIO
+from roles.manager.noderesource.normalization import MAX_RATIO, parse_ratio
 
 NAME = "ResourceAmplification"
 KEY = names.ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO
@@ -39,14 +39,3 @@ def calculate(inputs: Inputs) -> Contribution:
 
 def _removed(why: str) -> Contribution:
     return Contribution(NAME, why, annotations={KEY: None})
-
-
-def parse_ratio(text: str | None) -> float | None:
-    """The ratio of annotation cpu-normalization-ratio: −1 when absent, None when it is no number above 0."""
-    if text is None:
-        return -1.0
-    try:
-        ratio = float(text)
-    except ValueError:
-        return None
-    return ratio if 0 < ratio < float("inf") else None

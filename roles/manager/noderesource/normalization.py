@@ -8,13 +8,14 @@ from typing import Any
 import orjson
 
 from koord.api import names
+from koord.api.labels import parse_go_bool
+from koord.api.objects import Node
 from koord.decisions.record import Term
 from roles.manager.noderesource.model import Contribution, Inputs, PluginError
 
 NAME = "CPUNormalization"
 MIN_RATIO, MAX_RATIO = 1.0, 5.0
 _BASIC_INFO = (("cpuModel", str, "a string"), ("hyperThreadEnabled", bool, "true or false"), ("turboEnabled", bool, "true or false"))
-_BOOL = {**dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True), **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False)}
 
 
 def calculate(inputs: Inputs) -> Contribution:
@@ -52,13 +53,31 @@ def taken_back(inputs: Inputs) -> bool:
         return False  # told where co-location is on
 
 
+def standing(node: Node) -> float | None:
+    """The ratio that a node shows, None for none that could have been written here."""
+    ratio = parse_ratio(node.metadata.annotations.get(names.ANNOTATION_NODE_CPU_NORMALIZATION_RATIO))
+    return ratio if ratio is not None and MIN_RATIO <= ratio <= MAX_RATIO else None
+
+
+def parse_ratio(text: str | None) -> float | None:
+    """The ratio of annotation cpu-normalization-ratio: −1 when absent, None when it is no number above 0."""
+    if text is None:
+        return -1.0
+    try:
+        ratio = float(text)
+    except ValueError:
+        return None
+    return ratio if 0 < ratio < float("inf") else None
+
+
 def _enabled(inputs: Inputs) -> bool:
     label = inputs.node.metadata.labels.get(names.LABEL_NODE_CPU_NORMALIZATION_ENABLED)
     if label is None:
         return inputs.normalization.get("enable") is True
-    if label not in _BOOL:
+    enabled = parse_go_bool(label)
+    if enabled is None:
         raise PluginError(f"label {names.LABEL_NODE_CPU_NORMALIZATION_ENABLED} is {label!r}; true or false is accepted")
-    return _BOOL[label]
+    return enabled
 
 
 def _basic_info(inputs: Inputs) -> Mapping[str, Any]:

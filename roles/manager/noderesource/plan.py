@@ -112,6 +112,8 @@ def _calculate(inputs: Inputs, plugins: Collection[str], plan: Plan) -> None:
             contribution = calculate(inputs)
         except (PluginError, QuantityError) as error:
             plan.errors.append((name, str(error)))
+            if name == normalization.NAME:
+                plan.ratio = normalization.standing(inputs.node)
             continue
         plan.contributions.append(lowered(contribution, node_penalty(inputs.node.metadata.annotations) if inputs.lower_abnormal else 0))
         if contribution.ratio is not None:
@@ -302,5 +304,5 @@ def _metadata(node: Node, plan: Plan, annotations: Mapping[str, str | None], lab
 def _ratio_differs(old: str | None, new: str | None) -> bool:
     if old is None or new is None:
         return old != new
-    before, after = amplification.parse_ratio(old), amplification.parse_ratio(new)
+    before, after = normalization.parse_ratio(old), normalization.parse_ratio(new)
     return before is None or after is None or abs(before - after) > 0.01

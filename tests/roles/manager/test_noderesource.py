@@ -357,7 +357,9 @@ def test_what_stands_in_a_zone_and_is_no_amount_is_written_anew():
 
 
 @pytest.mark.feature("MGR-NR-NORM-01")
-def test_unknown_cpu_keeps_the_ratio_that_stands(bed, make):
+def test_unknown_cpu_keeps_the_ratio_that_stands_and_counts_it(bed, make):
+    """Pods are divided by the ratio that the node shows: Batch of another one would take away a part of the node."""
+
     async def test(bed):
         await bed.create(
             make.config(colocation_config={"enable": True}, cpu_normalization_config={"enable": True}),
@@ -365,7 +367,7 @@ def test_unknown_cpu_keeps_the_ratio_that_stands(bed, make):
             make.metric("n1", system=("2", "1Gi")),
         )
         manager = await bed.start()
-        await settled(bed, "n1", BATCH_CPU, 17200)
+        await settled(bed, "n1", BATCH_CPU, 23564)  # 17200 × 1.37
         assert (await bed.get("Node", "n1"))["metadata"]["annotations"][RATIO] == "1.37"
         _, text = await manager.get("/debug/decisions?kind=Node&name=n1")
         assert "NodeResourceTopology of the node is missing" in text
