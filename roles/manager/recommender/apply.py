@@ -19,6 +19,11 @@ from koord.api.v1alpha1.recommendation import CONDITION_LOW_CONFIDENCE
 ANNOTATION_MODE = "analysis.koordinator.sh/mode"
 ANNOTATION_SELECTOR = "analysis.koordinator.sh/selector"
 ANNOTATION_APPLIED = "analysis.koordinator.sh/applied-recommendation"
+LABEL_CRON_JOB = "analysis.koordinator.sh/cron-job"
+"""Demanded of pods of a CronJob's next Job, whose own selector nobody knows before it is there. No pod has it: see `_known_by`."""
+_JOB_NAMES = ("batch.kubernetes.io/job-name", "job-name")
+_FIRST_MINUTE = 29_000_000
+"""A CronJob names its Jobs by minutes since 1970, which are more than this since 2025; dates like 20260131 are fewer."""
 EXCLUSIVE = frozenset((QoSClass.LSR, QoSClass.LSE))
 """QoS classes whose pods have whole CPUs for themselves."""
 
@@ -78,6 +83,7 @@ class Following:
     def fitting(self, namespace: str, labels: Mapping[str, str]) -> Recommendation | None:
         """The one that new pods with these labels are to follow, the first by name."""
         near: set[str] = set()
+        labels = _known_by(labels)
         for key, value in (("", ""), *labels.items()):
             near |= self._near.get((namespace, key, value), set())
         for name in sorted(near):
@@ -85,6 +91,15 @@ class Following:
             if any(selector.matches(labels) for selector in selectors):
                 return recommendation
         return None
+
+
+def _known_by(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """A new pod's labels, and LABEL_CRON_JOB if its Job is named as a CronJob names them."""
+    for key in _JOB_NAMES:
+        name, _, minute = labels.get(key, "").rpartition("-")
+        if name and minute.isascii() and minute.isdecimal() and len(minute) == 8 and int(minute) > _FIRST_MINUTE:
+            return {**labels, LABEL_CRON_JOB: name}
+    return labels
 
 
 def _labels(selectors: Iterable[Selector]) -> set[tuple[str, str]]:

@@ -14,6 +14,7 @@ from koord.api.selectors import Selector, SelectorError, from_label_selector, pa
 from koord.api.sharing import SharedPod
 from koord.kube.client import Client
 from koord.kube.errors import ApiError
+from roles.manager.recommender.apply import LABEL_CRON_JOB
 
 _VERSION = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[a-z][-a-z0-9]*", re.ASCII)
 _DEFAULT_VERSION = {"Job": "batch/v1", "CronJob": "batch/v1", "ReplicationController": "v1"}
@@ -114,7 +115,8 @@ async def _of_cron_job(client: Client, namespace: str, cron_job: dict[str, Any])
     owned = [
         job for job in jobs.get("items") or [] if any(owner.get("uid") == uid for owner in job["metadata"].get("ownerReferences") or [])
     ]
-    return Target(tuple(_spec_selector(job.get("spec") or {}) for job in owned if (job.get("spec") or {}).get("selector")))
+    known = (_spec_selector(job.get("spec") or {}) for job in owned if (job.get("spec") or {}).get("selector"))
+    return Target((*known, from_label_selector({"matchLabels": {LABEL_CRON_JOB: cron_job["metadata"]["name"]}})))
 
 
 async def _of_scale(client: Client, version: str, kind: str, namespace: str, name: str) -> Target:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from koord.api.kinds import CONFIGMAPS, NODEMETRICS, PODS, RECOMMENDATIONS
+from koord.api.kinds import CONFIGMAPS, CRONJOBS, JOBS, NODEMETRICS, PODS, RECOMMENDATIONS
 from koord.api.quantity import parse_value
 from koord.kube.errors import NotFound
 from roles.manager.recommender.checkpoint import LABEL, body_of, name_of
@@ -234,6 +234,38 @@ def test_values_that_stand_are_as_good_as_they_were_once_what_was_learnt_is_gone
         new = make.pod("web-1", labels={"app": "web"}, requests={"cpu": "4"})
         answer = await manager.review("/mutate-pod", new, namespace="default")
         assert (answer["object"] == new) is (low == "True")
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-REC-02")
+@pytest.mark.parametrize("running", [True, False])
+def test_pods_of_the_next_job_of_a_cron_job_get_what_was_learnt(bed, make, running):
+    """The selector of a Job is not known before the Job is there, and its pods come right after it."""
+
+    async def test(bed):
+        pods = {"metadata": {}, "spec": {"containers": [{"name": "main", "image": "x"}], "restartPolicy": "Never"}}
+        cron = {"metadata": {"name": "report.eu"}, "spec": {"schedule": "0 * * * *", "jobTemplate": {"spec": {"template": pods}}}}
+        made = await bed.client.create(CRONJOBS, {"apiVersion": "batch/v1", "kind": "CronJob", **cron}, "default")
+        if running:
+            owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "report.eu", "uid": made["metadata"]["uid"], "controller": True}
+            job = {"metadata": {"name": "report.eu-29700000", "ownerReferences": [owner]}, "spec": {"template": pods}}
+            await bed.client.create(JOBS, {"apiVersion": "batch/v1", "kind": "Job", **job}, "default")
+        asked = recommendation(workload={"kind": "CronJob", "name": "report.eu"}, mode="apply-on-create")
+        values = {"containerStatuses": [{"containerName": "main", "resources": {"cpu": "300m", "memory": "1Gi"}}]}
+        since = {"lastTransitionTime": make.now(), "reason": "Enough", "message": "9 days"}
+        asked["status"] = {"podStatus": values, "conditions": [{"type": "LowConfidence", "status": "False", **since}]}
+        await bed.create(asked)
+        manager = await start(bed)
+
+        async def reviewed(job):
+            labels = {"batch.kubernetes.io/job-name": job, "batch.kubernetes.io/controller-uid": "7"}
+            new = make.pod(f"{job}-abc", labels=labels, requests={"cpu": "4"})
+            return (await manager.review("/mutate-pod", new, namespace="default"))["object"] != new
+
+        assert await bed.until(lambda: reviewed("report.eu-29700060"))
+        for other in ("report.eu", "report.eu-x", "report.eu-20260131", "report.eu-2970006", "report-29700060", "-29700060"):
+            assert not await reviewed(other), other
 
     bed(test)
 
