@@ -347,6 +347,10 @@ class Acting:
         self._counted[uid] = uncount
         return undo
 
+    def forget(self, job: PodMigrationJob) -> None:
+        """A job is gone. Its eviction stays counted, though perhaps nobody ever learnt what came of it."""
+        self._counted.pop(job.metadata.uid, None)
+
     def _uncount(self, job: PodMigrationJob) -> None:
         if (uncount := self._counted.pop(job.metadata.uid, None)) is not None:
             uncount()

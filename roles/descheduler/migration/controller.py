@@ -65,7 +65,7 @@ class Migrations:
         self.targets = targets = Targets(setup.cluster, self.expectations, self.accepted, setup.clock)
         self._turns = turns = Turns()
         moves = Moves(self.jobs, setup.cluster, setup.clock)
-        acting = Acting(
+        self._acting = acting = Acting(
             self.writing,
             self.ledger,
             self.reporting,
@@ -198,11 +198,11 @@ class Migrations:
 
     def replay(self) -> None:
         """Count for the object limiters what earlier lives of this process have evicted, as far as jobs tell of it: a gang that moved as
-        one once, pods that had ended not at all."""
+        one once, pods that had ended or that others had told to leave not at all."""
         told = []
         for job in self.jobs.list():
             condition = status.condition(job, Kind.EVICTION)
-            if condition is None or not status.accepted(job) or status.pod_had_ended(job):
+            if condition is None or not status.accepted(job) or status.uncounted(job):
                 continue
             if (at := time_of(condition.last_transition_time)) is not None:
                 told.append((at, job))
@@ -235,6 +235,7 @@ class Migrations:
             queue.forget(job.metadata.name)
             self.reporting.forget(job)
             self.outcomes.forget(job)
+            self._acting.forget(job)
             self._judged.discard(job.metadata.uid)
             self._open.discard(job.metadata.uid)
             self._leave(job)

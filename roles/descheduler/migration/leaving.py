@@ -116,9 +116,15 @@ def in_background(view: View, answer: str) -> Step:
 
 
 def going(view: View) -> Step:
-    """Somebody (perhaps this process in an earlier life) has deleted the pod already."""
+    """Somebody (perhaps this process in an earlier life) has deleted the pod already. That it was somebody else is noted: a later life
+    could not tell."""
+    noted = None
+    if not status.eviction_begun(view.job):
+        others = f"{view.about_pod} was told to leave by others: no limiter counts it"
+        noted = status.with_condition(view.job.status, Kind.ARBITRATION, "True", Reason.POD_LEAVING, others, view.now)
     message = f"{view.about_pod} is terminating"
-    return Step("Evicting", message, status.with_condition(view.job.status, Kind.EVICTION, "False", Reason.EVICTING, message, view.now))
+    gone = status.with_condition(noted or view.job.status, Kind.EVICTION, "False", Reason.EVICTING, message, view.now)
+    return Step("Evicting", message, gone or noted)
 
 
 def refused(view: View, why: str) -> Step:

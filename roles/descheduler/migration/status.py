@@ -182,10 +182,10 @@ def accepted(job: PodMigrationJob) -> bool:
     return found is not None and (found.status == "True" or (found.status == "False" and found.reason == Reason.EVICTING))
 
 
-def pod_had_ended(job: PodMigrationJob) -> bool:
-    """Whether the pod had ended before its eviction was asked for."""
+def uncounted(job: PodMigrationJob) -> bool:
+    """Whether no limiter counts that the pod left: it had ended, or somebody else had told it to leave."""
     found = condition(job, Kind.ARBITRATION)
-    return found is not None and found.reason == Reason.POD_ENDED
+    return found is not None and found.reason in (Reason.POD_ENDED, Reason.POD_LEAVING)
 
 
 def proceeds(job: PodMigrationJob, now: float) -> bool:

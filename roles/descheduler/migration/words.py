@@ -60,3 +60,4 @@ class Reason(StrEnum):
     INVALID_POD_REF = "InvalidPodRef"
     INVALID_SPEC = "InvalidSpec"  # koord's own: a mode or a ttl that nobody can read
     POD_ENDED = "PodEnded"  # koord's own: no limit counts the pod of the job
+    POD_LEAVING = "PodLeaving"  # koord's own: somebody else told the pod of the job to leave, so no limiter counts it

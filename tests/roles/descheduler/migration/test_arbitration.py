@@ -422,6 +422,29 @@ def test_the_object_limiter_holds_running_jobs_back_also_after_a_restart() -> No
     play(scenario)
 
 
+@pytest.mark.feature("DS-MC-09")
+def test_a_pod_that_somebody_else_deleted_is_counted_by_no_limiter_also_after_a_restart() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        await world.pod("p", owner=owner, metadata={"finalizers": ["test/hold"]})
+        await world.pod("q", owner=owner)
+        limits: dict[str, Any] = {"objectLimiters": {"workload": {"duration": "5m", "maxMigrating": 1}}}
+        limits |= {"maxMigratingPerWorkload": 2, "maxUnavailablePerWorkload": 4}
+        first = await world.live(**limits)
+        await world.job("a", "p")
+        made = await world.until_job("a", condition="ReservationCreated=True/")
+        await world.client.delete(kinds.PODS, "p", NS)
+        await world.reserve(made["spec"]["reservationOptions"]["reservationRef"]["name"])
+        await world.until_job("a", phase="Running", condition="Eviction=False/Evicting")
+        await first.kill()
+        await world.live(**limits)
+        await world.job("b", "q", mode="EvictDirectly")
+        await world.until_job("b", phase="Succeeded")
+        assert await world.get(kinds.PODS, "q") is None
+
+    play(scenario)
+
+
 async def limited(world: Cluster, job: str) -> None:
     async def told() -> bool:
         return any(record.verdict == "Limited" for record in world.lives[-1].recorder.ring.find(kind="PodMigrationJob", name=job))

@@ -495,6 +495,26 @@ def test_evictions_keep_their_pace_without_failing() -> None:
     play(scenario)
 
 
+@pytest.mark.feature("DS-MC-08")
+def test_nothing_is_kept_of_a_job_whose_eviction_never_had_an_answer() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset())
+        async with Failing(world.client.config) as client:
+            client.errors = [(errors.Unreachable("the line is dead"), True)]
+            life = await world.live(client=client)
+            await world.job(mode="EvictDirectly")
+            await world.until_job("j", phase="Succeeded")
+            await world.client.delete(kinds.PODMIGRATIONJOBS, "j")
+
+            async def forgotten() -> bool:
+                return not life.migrations.reconciler._acting._counted
+
+            await world.until(forgotten)
+            await life.kill()
+
+    play(scenario)
+
+
 # ---------------------------------------------------------------- what has changed since arbitration
 
 
