@@ -13,6 +13,7 @@ import msgspec
 from koord.api import kinds, names
 from koord.api.objects import Pod, PodMigrationJob, Reservation, convert
 from koord.kube import errors
+from koord.kube.ratelimit import TokenBucket
 from roles.descheduler import background
 from roles.descheduler.framework.evicting import Foresees
 from roles.descheduler.metrics import Metrics
@@ -39,6 +40,25 @@ class Again(Exception):
     def __init__(self, seconds: float | None, why: str) -> None:
         super().__init__(why)
         self.seconds = seconds
+
+
+class _Token:
+    """One eviction's token of the pace; taken once and given back once, whoever asks."""
+
+    def __init__(self, pace: TokenBucket) -> None:
+        self._pace, self._taken = pace, False
+
+    def take(self) -> None:
+        """Raises Again where there is none."""
+        clock = asyncio.get_running_loop().time()
+        if not self._taken and not self._pace.take(clock):
+            raise Again(self._pace.wait(clock), "more evictions than evictQPS and evictBurst allow")
+        self._taken = True
+
+    def give_back(self) -> None:
+        if self._taken:
+            self._pace.give_back()
+        self._taken = False
 
 
 @dataclass(eq=False)
@@ -197,22 +217,37 @@ class Acting:
     async def _evict(self, view: View, policy: Policy) -> None:
         """Let the pod leave, at most once: look at it as it is, write the intention, ask, write the answer. Not by old caches: another
         descheduler may have moved it meanwhile. The scheduler takes its time, so it is asked before anything is looked at."""
+        token = _Token(policy.pace)
+        if self._asks(view):  # which costs more than to wait: it would be asked again at each turn of others
+            token.take()
+        try:
+            turn = await self._turn(view, policy, token)
+        except BaseException:
+            token.give_back()
+            raise
+        if turn is None:
+            token.give_back()
+        else:
+            await self._ask(*turn)
+
+    async def _turn(self, view: View, policy: Policy, token: _Token) -> tuple[View, Pod, Policy, Callable[[], None]] | None:
+        """The eviction that is to be asked for now, and how it is not counted after all; None for none. Raises Again."""
         unforeseen = await self._foreseen(view)
         pod = await self._writing.pod(status.pod_key(view.job))
         if pod is None or not _meant(view.job, pod.metadata.uid):
             raise Again(0.05, f"{view.about_pod} is gone")  # the cache will say so in a moment
         if pod.metadata.deletion_timestamp or (status.eviction_begun(view.job) and evictors.asked_softly(pod)):
             await self._write(view, leaving.going(view), policy, view.job)
-            return
+            return None
         self._require_young_caches()
         if why := await self._nobody_replaces(view, pod, policy):
             await self.carry_out(view, fail(view, Reason.FORBIDDEN, f"{view.about_pod} stays: {why}"), policy)
-            return
+            return None
         held = await self._still_good(view, pod, policy)
         if held is not None and (why := unforeseen or await self._hot_by_now(view, pod, held)):
             await self.carry_out(view, machine.give_back(view, held, why), policy)
-            return
-        undo = self._take_turn(view, pod, policy)
+            return None
+        undo = self._take_turn(view, pod, policy, token)
         try:
             if held is not None:
                 await self._keep(view, pod, held, policy)
@@ -220,8 +255,7 @@ class Acting:
         except BaseException:
             undo()
             raise
-        view = replace(view, job=job, pod=pod, hold=None)
-        await self._ask(view, pod, policy, undo)
+        return replace(view, job=job, pod=pod, hold=None), pod, policy, undo
 
     def _require_young_caches(self) -> None:
         """Raises Again."""
@@ -242,12 +276,18 @@ class Acting:
                 return why
         return ""
 
+    def _asks(self, view: View) -> bool:
+        """Whether the scheduler is asked before the pod of the job leaves."""
+        job, pod = view.job, view.pod
+        begun = status.eviction_begun(job) or (view.unit is not None and view.unit.begun)
+        goes = pod is None or bool(pod.metadata.deletion_timestamp)
+        return self._successors is not None and not begun and not goes and status.reservation_ref(job) is not None
+
     async def _foreseen(self, view: View) -> str:
         """Why the scheduler, asked with its whole profile, would not let the pod's successor come into the place; a turn for others
         meanwhile. For a gang that moves as one it is asked once, about all of it. Raises Again."""
         job, pod = view.job, view.pod
-        begun = status.eviction_begun(job) or (view.unit is not None and view.unit.begun)
-        if self._successors is None or begun or pod is None or pod.metadata.deletion_timestamp or status.reservation_ref(job) is None:
+        if self._successors is None or pod is None or not self._asks(view):
             return ""
         self._require_young_caches()
         moving = [(job, pod), *self._moves.others(job)]
@@ -315,7 +355,7 @@ class Acting:
             name, body = held.metadata.name, {"spec": {"ttl": ttl}}
             _free(view.job, convert(await self._writing.client.patch(kinds.RESERVATIONS, name, body, field_manager=MANAGER), Reservation))
 
-    def _take_turn(self, view: View, pod: Pod, policy: Policy) -> Callable[[], None]:
+    def _take_turn(self, view: View, pod: Pod, policy: Policy, token: _Token) -> Callable[[], None]:
         """Count the eviction at the pace and the object limiters, at once, so that no two pass on one token. Raises Again."""
         owner = pod.metadata.controller
         workload, namespace = owner.uid if owner is not None else "", pod.metadata.namespace
@@ -324,13 +364,11 @@ class Acting:
         hold = policy.hold(pod, self._ledger, view.now, alone=view.unit is None)
         if hold is not None and not exempt:
             raise Again(hold.seconds, hold.message)
-        clock = asyncio.get_running_loop().time()
-        if not policy.pace.take(clock):
-            raise Again(policy.pace.wait(clock), "more evictions than evictQPS and evictBurst allow")
+        token.take()
         uid = view.job.metadata.uid
         follows = view.unit is not None and not view.unit.first
         if uid in self._counted or limits.dead(pod) or follows:
-            return policy.pace.give_back
+            return token.give_back
         replicas = self._ledger.replicas(pod)
         counted = list(self._policies())
         for each in counted:
@@ -341,7 +379,7 @@ class Acting:
                 each.limiters.give_back(workload, namespace)
 
         def undo() -> None:
-            policy.pace.give_back()
+            token.give_back()
             self._uncount(view.job)
 
         self._counted[uid] = uncount

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import orjson
 import pytest
 
 from koord.api import kinds, names
+from koord.api.objects import Pod, Reservation
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.process.errors import FatalError
@@ -491,6 +492,37 @@ def test_evictions_keep_their_pace_without_failing() -> None:
         assert asyncio.get_running_loop().time() - began >= 0.6  # the first at once, then one every 200 ms
         failed = {"result": "error", "strategy": "", "namespace": NS, "node": "n1"}
         assert life.metrics.registry.get_sample_value("descheduler_pods_evicted", failed) is None
+
+    play(scenario)
+
+
+class Agreeing:
+    """The scheduler agrees, and counts how often it is asked."""
+
+    asked = 0
+
+    async def refuse(self, pods: Sequence[Pod], held: Sequence[Reservation]) -> str:
+        self.asked += 1
+        return ""
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.feature("DS-MC-08")
+def test_the_scheduler_is_not_asked_about_pods_whose_turn_it_is_not_yet() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        agreeing = Agreeing()
+        await world.live(successors=agreeing, evictQPS=5, evictBurst=1, maxMigratingPerNode=0, maxMigratingPerWorkload=4)
+        for number in range(4):
+            await world.pod(f"p{number}", owner=owner, metadata=dict(FORCE))
+            await world.job(f"j{number}", f"p{number}")
+        for number in range(4):
+            await placed(world, f"j{number}")
+        for number in range(4):
+            await world.until_job(f"j{number}", condition="ReservationScheduled=True/")
+        while len(await world.names(kinds.PODS)) > 0:
+            await asyncio.sleep(0.01)
+        assert agreeing.asked == 4
 
     play(scenario)
 
