@@ -407,10 +407,9 @@ def _group_section(live: Live, obj: dict[str, Any], now: float) -> Section:
 def _quota_section(live: Live, obj: dict[str, Any], now: float) -> Section:
     labels = (obj.get("metadata") or {}).get("labels") or {}
     parent = labels.get(LABEL_QUOTA_PARENT)
-    waiting = [pod for pod in live.pods if not (pod.get("spec") or {}).get("nodeName")]
-    lines = [
-        f"{_count(len(live.pods), 'pod')} with its label, {len(waiting)} without a node" + (f"; child of {parent}." if parent else ".")
-    ]
+    pods = [pod for pod in live.pods if (pod.get("status") or {}).get("phase") not in _ENDED]
+    waiting = [pod for pod in pods if not (pod.get("spec") or {}).get("nodeName")]
+    lines = [f"{_count(len(pods), 'pod')} in it, {len(waiting)} without a node" + (f"; child of {parent}." if parent else ".")]
     for pod in waiting[:MOST_WAITING]:
         lines.append(f"koord why pod {pod['metadata'].get('namespace', '')}/{pod['metadata'].get('name', '')}")
     table = Table(quota.HEADINGS, tuple(quota.rows(obj, _resource)))

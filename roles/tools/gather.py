@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 import orjson
 
-from koord.api.kinds import BY_KIND, EVENTS, NODES, PODS
-from koord.api.names import LABEL_QUOTA_NAME
+from koord.api.kinds import BY_KIND, ELASTICQUOTAS, EVENTS, NODES, PODS
+from koord.api.names import LABEL_QUOTA_NAME, QUOTA_DEFAULT
 from koord.config.urls import is_http_url
 from koord.decisions.record import Record, decode_many, encode
 from koord.decisions.sinks import log_files, read_records
 from koord.kube import config, errors
 from koord.kube.client import PATIENCE, Client
 from koord.process.errors import UsageError
-from roles.tools import reach
+from roles.tools import quota, reach
 from roles.tools.facts import Gathered, Live, event_time, gang_of, uids_of
 from roles.tools.place import SYSTEM_NAMESPACE
 from roles.tools.reach import Endpoint
@@ -263,7 +263,12 @@ async def _live(client: Client, kind: str, namespace: str, name: str) -> Live:
 async def _beside_quota(client: Client, namespace: str, obj: Obj, live: Live) -> None:
     with contextlib.suppress(errors.Forbidden):
         live.events = await _events(client, namespace, obj)
-        live.pods = (await client.list(PODS, label_selector=f"{LABEL_QUOTA_NAME}={obj['metadata']['name']}")).items
+        name = obj["metadata"]["name"]
+        live.pods = (await client.list(PODS, label_selector=f"{LABEL_QUOTA_NAME}={name}")).items
+        quotas = (await client.list(ELASTICQUOTAS)).items
+        for place in [None] if name == QUOTA_DEFAULT else quota.places_of(name, quotas):
+            others = await client.list(PODS, place, label_selector=f"!{LABEL_QUOTA_NAME}")
+            live.pods += quota.members(name, others.items, quotas)
 
 
 async def _beside_group(client: Client, namespace: str, obj: Obj, live: Live) -> None:

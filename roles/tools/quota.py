@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from koord.api import names
+from koord.api.objects import ElasticQuota, convert
 from koord.api.quantity import QuantityError, parse_milli, parse_value
+from roles.manager.webhooks.quota_topology import QuotaTopology, resolve
 
 HEADINGS = ("Resource", "Used", "Requested", "May use", "Min", "Max")
 _UNLIMITED = 1 << 50
@@ -43,6 +45,34 @@ def parts(obj: Mapping[str, Any]) -> tuple[Amounts, Amounts, Amounts, Amounts, A
         amounts(spec.get("min")),
         most,
     )
+
+
+def _topology(quotas: Iterable[Mapping[str, Any]]) -> QuotaTopology:
+    """The quotas by age, as the scheduler takes them: the oldest of one name holds, and of those that list a namespace."""
+    topology = QuotaTopology()
+    for each in sorted((convert(one, ElasticQuota) for one in quotas), key=_age):
+        if topology.get(each.metadata.name) is None:
+            topology.on_quota(each)
+    return topology
+
+
+def _age(obj: ElasticQuota) -> tuple[str, str, str]:
+    meta = obj.metadata
+    return meta.creation_timestamp or "", meta.namespace, meta.name
+
+
+def places_of(name: str, quotas: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Namespaces whose pods belong to a quota unless they name another one."""
+    topology = _topology(quotas)
+    known = topology.get(name)
+    asked = sorted({name, *known.namespaces}) if known is not None else []
+    return [namespace for namespace in asked if resolve({}, namespace, topology, False) == name]
+
+
+def members(name: str, pods: Iterable[dict[str, Any]], quotas: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Those of pods without a quota's label that belong to a quota by their namespace."""
+    topology = _topology(quotas)
+    return [pod for pod in pods if resolve({}, pod["metadata"].get("namespace", ""), topology, False) == name]
 
 
 def sentence(obj: Mapping[str, Any], told: Callable[[str, int], str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import time
@@ -15,7 +16,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.kinds import ELASTICQUOTAS, EVENTS, NODES, PODGROUPS, PODS
+from koord.api.kinds import ELASTICQUOTAS, EVENTS, NAMESPACES, NODES, PODGROUPS, PODS
 from koord.api.names import ANNOTATION_CONFIG_MIRROR
 from koord.apiserver.testing import running_server
 from koord.cli import main
@@ -23,6 +24,7 @@ from koord.decisions.record import Record, Subject, Term
 from koord.decisions.recorder import Recorder
 from koord.decisions.sinks import FileSink
 from koord.kube.client import Client
+from koord.kube.errors import AlreadyExists
 from koord.kube.events import EventRecorder
 from koord.kube.references import ObjectRef
 from koord.process.http import OpsServer
@@ -570,6 +572,7 @@ def test_a_quota_says_what_its_pods_may_use(used: str, requested: str, runtime: 
         async with running_server(crds=True) as server, server.client() as client:
             key = "quota.scheduling.koordinator.sh"
             annotations = {f"{key}/runtime": json.dumps({"cpu": runtime}), f"{key}/request": json.dumps({"cpu": requested})}
+            annotations[f"{key}/namespaces"] = '["listed"]'
             quota = {
                 "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
                 "kind": "ElasticQuota",
@@ -580,14 +583,20 @@ def test_a_quota_says_what_its_pods_may_use(used: str, requested: str, runtime: 
             await client.patch(ELASTICQUOTAS, "team-a", {"status": {"used": {"cpu": used}}}, "default")
             pod = {"metadata": {"name": "late", "labels": {f"{key}/name": "team-a"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
             await client.create(PODS, {"apiVersion": "v1", "kind": "Pod", **pod}, "default")
+            for place, label in (("listed", ""), ("listed", "other"), ("elsewhere", "")):  # by its namespace, unless it says otherwise
+                with contextlib.suppress(AlreadyExists):
+                    await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place}})
+                meta = {"name": f"by-namespace-{label}x", "labels": {f"{key}/name": label} if label else {}}
+                await client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod["spec"]}, place)
             manager = await serve("manager", Record("manager", Subject("ElasticQuota", "default", "team-a"), 1.0, "Mutated"))
             reached = ("--kubeconfig", str(server.kubeconfig_path), "--endpoint", manager.url)
             for name in ("quota default/team-a", "eq team-a", "elasticquota/team-a"):
                 result = await why(*name.split(), *reached)
                 assert result.exit_code == 0, result.output
                 assert result.output.startswith(f"ElasticQuota default/team-a {said}.\n")
-            assert "1 pod with its label, 1 without a node; child of all." in result.output
+            assert "2 pods in it, 2 without a node; child of all." in result.output
             assert "koord why pod default/late" in result.output
+            assert "koord why pod listed/by-namespace-x" in result.output
             assert next(line.split() for line in result.output.splitlines() if line.startswith("  cpu"))[-2:] == ["2", "10"]
             elsewhere = await why("pod", "late", "-n", "kube-system", *reached)
             assert elsewhere.exit_code == 1
