@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api import names
+from koord.api import names, trust
 from koord.api.kinds import PODMIGRATIONJOBS, RESERVATIONS
 from koord.api.objects import Pod, PodMigrationJob, Reservation, convert
 from koord.api.times import TimeError, format_duration, parse_duration, parse_time
@@ -159,7 +159,9 @@ def _wrong(path: str, accepted: str, value: object) -> TemplateError:
 
 
 def _metadata(pod: Json) -> Json:
-    return {name: copy.deepcopy(value) for name, value in (pod.get("metadata") or {}).items() if name not in _OF_THE_SERVER}
+    """What the successor will have. What the scheduler gave to the pod where it is would count on the node of the reservation, too."""
+    made = {name: copy.deepcopy(value) for name, value in (pod.get("metadata") or {}).items() if name not in _OF_THE_SERVER}
+    return {**made, "annotations": trust.unplaced(made["annotations"])} if made.get("annotations") else made
 
 
 def _keep_off(held: Json, node: str) -> None:

@@ -89,6 +89,23 @@ def test_a_pod_moves_to_the_place_that_was_reserved_for_it() -> None:
     play(scenario)
 
 
+@pytest.mark.feature("DS-MC-07")
+def test_what_the_scheduler_gave_to_the_pod_is_not_asked_for_again() -> None:
+    """CPUs, devices and the reservation of its node; they would count on the node where the reservation lies."""
+
+    async def scenario(world: Cluster) -> None:
+        given = (names.ANNOTATION_RESOURCE_STATUS, names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_RESERVATION_ALLOCATED)
+        await world.pod("p", owner=await world.replicaset(), metadata={"annotations": {**dict.fromkeys(given, "{}"), "kept": "yes"}})
+        await world.live()
+        await world.job("j")
+        job = await world.until_job("j", condition="ReservationCreated=True/")
+        made = await world.get(kinds.RESERVATIONS, job["spec"]["reservationOptions"]["reservationRef"]["name"])
+        assert made is not None
+        assert made["spec"]["template"]["metadata"]["annotations"] == {"kept": "yes"}
+
+    play(scenario)
+
+
 @pytest.mark.feature("DS-MC-03")
 @pytest.mark.parametrize(
     ("status", "reason", "released"),
