@@ -51,6 +51,7 @@ class Simulations:
         self._namespaces = informers.informer(kinds.NAMESPACES, Namespace)
         self.reservations = informers.informer(kinds.RESERVATIONS, Reservation, optional=True)
         self._read: tuple[object, Scheduler] | None = None  # the scheduler, and the version of its configuration
+        self._told: dict[str, str] = {}  # what is missing, and why: told once, and not with each copy
 
     async def make(self, now: float) -> Simulation:
         """A cluster as it is now, made beside the event loop."""
@@ -70,9 +71,10 @@ class Simulations:
                 if self._read is None or self._read[0] != version:
                     found = configured(self._flags.config, feature_gates=self._flags.feature_gates, plugin_paths=self._flags.plugin_paths)
                     self._read = version, found
+                self._told.pop("configuration", None)
                 return self._read[1]
-            except InvalidConfig as error:
-                log.error("kube-scheduler's plugins are asked where pods would go: the scheduler's configuration cannot be used: %s", error)
+            except InvalidConfig as error:  # it may stay so: the scheduler need not be koord's
+                self._tell("configuration", f"kube-scheduler's plugins are asked where pods would go: {error}", logging.ERROR)
         pods = self._cluster.pods.list()
         return unknown({pod.spec.scheduler_name for pod in pods if pod.spec.scheduler_name} | {"koord-scheduler", "default-scheduler"})
 
@@ -92,10 +94,16 @@ class Simulations:
                 try:
                     listed = await client.list(feed.kind, feed.namespace, field_selector=feed.field_selector)
                 except ApiError as error:
-                    log.warning("what-ifs do without %s: %s", feed.kind.plural, error)
+                    self._tell(name, f"what-ifs do without {feed.kind.plural}: {error}", logging.WARNING)
                 else:
+                    self._told.pop(name, None)
                     objects[name] = feed.read(listed.items)
         return objects
+
+    def _tell(self, what: str, why: str, level: int) -> None:
+        if self._told.get(what) != why:
+            log.log(level, "%s", why)
+        self._told[what] = why
 
     def _make(self, scheduler: Scheduler, objects: dict[str, Sequence[Any]], now: float) -> Simulation:
         from roles.scheduler.whatif import Snapshot

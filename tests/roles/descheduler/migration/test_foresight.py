@@ -12,7 +12,7 @@ import yaml
 
 from koord.api import kinds, names
 from koord.api.objects import Pod, Reservation
-from roles.descheduler.placement import SchedulerFlags
+from roles.descheduler.placement import SchedulerFlags, Simulations
 from tests.roles.descheduler.migration.test_whole import configuration
 from tests.support.migration import NS, Cluster, cluster, condition
 from tests.support.wholecluster import PROFILE, Whole, at_work, descheduling, whole
@@ -78,6 +78,36 @@ def test_a_place_that_the_scheduler_would_not_use_by_now_is_given_back(whole_pro
             assert await plan.nodes_of(workers.born) == {other: 1}
 
     play(scenario)
+
+
+def test_that_the_scheduler_has_no_configuration_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """koord is installed without its scheduler: the descheduler goes on with kube-scheduler's plugins."""
+
+    async def scenario() -> None:
+        path = tmp_path / "koord-scheduler-config"
+        async with cluster() as world:
+            life = await world.live()
+            simulations = Simulations(life.informers, life.setup.cluster, world.client, SchedulerFlags(str(path)))
+            life.informers.start()
+
+            def told() -> int:
+                return sum(str(path) in record.getMessage() for record in caplog.records)
+
+            for _ in range(3):
+                assert (await simulations.make(0.0)).knows("koord-scheduler")
+            assert told() == 1
+            head = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+            path.write_text(yaml.safe_dump({**head, "profiles": [PROFILE]}))
+            for _ in range(2):
+                await simulations.make(0.0)
+            path.unlink()
+            await simulations.make(0.0)
+            assert told() == 2, "it has gone again"
+            await simulations.make(0.0)
+            without = [record.getMessage() for record in caplog.records if "what-ifs do without" in record.getMessage()]
+            assert len(set(without)) == len(without)
+
+    asyncio.run(scenario())
 
 
 def test_a_pod_whose_successor_would_find_no_place_stays() -> None:
