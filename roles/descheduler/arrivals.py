@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from koord.accounting.estimate import estimate_pod
-from koord.accounting.resources import max_, parse
+from koord.accounting.resources import max_
 from koord.api.objects import Pod
 from koord.api.priority import PriorityClass, pod_priority_class
 from koord.api.quantity import QuantityError
-from roles.descheduler.snapshot import NodeView, PodView, Vector, time_of
+from roles.descheduler.snapshot import NodeView, PodView, Vector, measured, time_of
 
 Brought = Callable[[Pod], Vector | None]
 
@@ -48,7 +48,7 @@ def expect(view: NodeView, places: Iterable[Expected], brought: Brought, *, unhe
     heard_of = {(pod.metadata.namespace, pod.metadata.name) for pod in view.everyone}
     for item in view.metric.status.pods_metric:
         if (item.namespace, item.name) not in heard_of:
-            view.expect({}, parse(item.pod_usage.resources), prod=item.priority in ("", PriorityClass.PROD))
+            view.expect({}, measured(item.pod_usage.resources), prod=item.priority in ("", PriorityClass.PROD))
 
 
 def reported_at(view: NodeView) -> float | None:

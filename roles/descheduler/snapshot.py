@@ -15,6 +15,7 @@ from koord.accounting import resources
 from koord.accounting.pods import pod_requests
 from koord.api.annotations import raw_allocatable
 from koord.api.objects import Node, NodeMetric, Pod
+from koord.api.objects_meta import ResourceList
 from koord.api.priority import PriorityClass, pod_priority_class
 from koord.api.times import TimeError, parse_time
 
@@ -227,7 +228,7 @@ class Snapshots:
         view.capacity, view.metric = capacity(node), metric
         if metric is not None and metric.status.node_metric is not None and metric.status.update_time is not None:
             view.metric_age = now - parse_time(metric.status.update_time)
-            view.usage, view.prod_usage = _usage(views, resources.parse(metric.status.node_metric.system_usage.resources))
+            view.usage, view.prod_usage = _usage(views, measured(metric.status.node_metric.system_usage.resources))
             view.asked = _asked_to_leave(metric)
         return view
 
@@ -246,10 +247,16 @@ def node_view(node: Node, pods: Iterable[Pod], metric: NodeMetric | None, *, now
     return Snapshots().node(node, pods, metric, now=now)
 
 
+def measured(listed: ResourceList) -> Vector:
+    """A usage as an agent reports it. Nothing uses less than 0: what it would leave to others is not there. Raises QuantityError."""
+    found = resources.parse(listed)
+    return {name: max(value, 0) for name, value in found.items()} if any(value < 0 for value in found.values()) else found
+
+
 def _reported(metric: NodeMetric | None) -> dict[tuple[str, str], Vector]:
     if metric is None:
         return {}
-    return {(item.namespace, item.name): resources.parse(item.pod_usage.resources) for item in metric.status.pods_metric}
+    return {(item.namespace, item.name): measured(item.pod_usage.resources) for item in metric.status.pods_metric}
 
 
 def _asked_to_leave(metric: NodeMetric) -> dict[str, Mapping[str, str]]:

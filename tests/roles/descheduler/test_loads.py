@@ -77,6 +77,17 @@ def test_a_node_that_stays_hot_for_want_of_room_says_how_much_room_would_help() 
     assert "idle" in terms["smallest change that would help"].note
 
 
+@pytest.mark.feature("DS-LNL-01")
+@pytest.mark.parametrize(("system", "usage"), [("7", "-5"), ("-5", "7")])
+def test_what_is_reported_to_use_less_than_nothing_cools_no_node(system: str, usage: str) -> None:
+    """Seven of ten cores are used, whatever the other number means."""
+    objects = [
+        node("hot"), node("idle"), pod("strange", "hot", cpu="100m"), pod("b", "hot", cpu="100m"),
+        metric("hot", system, {"strange": usage, "b": "10m"}), metric("idle", "1"),
+    ]  # fmt: skip
+    assert len(balanced({}, objects).pods) < 2
+
+
 @pytest.mark.feature("DS-LNL-07")
 def test_room_is_promised_once() -> None:
     """Both targets could take one pod of 2 cores each, but not two."""

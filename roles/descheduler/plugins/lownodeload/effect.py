@@ -14,7 +14,7 @@ from koord.accounting import resources
 from koord.api.times import format_time
 from roles.descheduler.arrivals import reported_at
 from roles.descheduler.percentile import usage_of
-from roles.descheduler.snapshot import NodeView, PodView, Vector
+from roles.descheduler.snapshot import NodeView, PodView, Vector, measured
 
 ENOUGH = 0.25  # of what was expected; less than that is no help
 FULL = 0.95  # of what a node has
@@ -95,7 +95,7 @@ def used_up(view: NodeView) -> frozenset[str]:
     if status is None or status.node_metric is None:
         return frozenset()
     parts = (status.node_metric.system_usage.resources, *(each.pod_usage.resources for each in status.pods_metric))
-    whole = resources.sum_(resources.parse(part) for part in parts)
+    whole = resources.sum_(measured(part) for part in parts)
     return frozenset(name for name, value in view.capacity.items() if 0 < FULL * value <= whole.get(name, 0))
 
 
