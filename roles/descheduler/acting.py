@@ -63,8 +63,9 @@ class ClusterActing:
             self.waited(seams.monotonic() - began)
 
     async def cordon(self, node: Node, on: bool) -> EvictResult:
-        """Patch spec.unschedulable, and leave a note that it was the descheduler, which a later process finds."""
-        note = {"annotations": {names.ANNOTATION_DRAIN_CORDONED: "true" if on else None}}
+        """Patch spec.unschedulable, and leave a note that it was the descheduler, which a later process finds. The node must still be the
+        same one: a machine that is set up anew often has the name of the old one."""
+        note = {"uid": node.metadata.uid, "annotations": {names.ANNOTATION_DRAIN_CORDONED: "true" if on else None}}
         return await self._patch(kinds.NODES, node.metadata.name, {"metadata": note, "spec": {"unschedulable": on or None}})
 
     async def annotate(self, pod: Pod, key: str, value: str) -> EvictResult:

@@ -17,7 +17,7 @@ from roles.descheduler.framework.effects import Cordon, Evict
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.plugins.custompriority import PATIENCE, CustomPriority, CustomPriorityArgs
 from roles.descheduler.snapshot import node_view
-from tests.roles.descheduler.support import Obj, after_rounds, configuration, descheduling, eventually, node, pod
+from tests.roles.descheduler.support import Obj, after_rounds, configuration, descheduling, eventually, node, pod, put
 
 LEVELS = [
     {"name": "pricey", "nodeSelector": {"matchLabels": {"cost": "hi"}}},
@@ -83,6 +83,25 @@ def test_a_node_is_drained_whole_or_not_at_all() -> None:
     assert asyncio.run(scenario([*priced(), small, big, daemon])) == ({"small", "big", "daemon"}, False)
     # the daemon does not stand in the way
     assert asyncio.run(scenario([*priced(lo="5"), small, big, daemon])) == ({"daemon"}, True)
+
+
+@pytest.mark.feature("DS-CP-02")
+def test_a_new_node_under_an_old_name_is_not_cordoned() -> None:
+    """A round may be some minutes older than the node."""
+
+    async def scenario() -> None:
+        text = configuration({"balance": ["CustomPriority"]}, {"CustomPriority": {"evictionOrder": LEVELS, "paused": True}})
+        async with descheduling(priced(), text) as running:
+            await running.wait_rounds(1)
+            seen = convert(await running.client.get(kinds.NODES, "x"), Node)
+            await running.client.delete(kinds.NODES, "x")
+            await put(running.client, node("x", labels={"cost": "hi"}))
+            assert not (await running.app._acting.cordon(seen, True)).accepted
+            now = await running.client.get(kinds.NODES, "x")
+            assert not now["spec"].get("unschedulable")
+            assert (await running.app._acting.cordon(convert(now, Node), True)).accepted
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.feature("DS-CP-02")
