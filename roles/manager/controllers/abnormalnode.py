@@ -132,7 +132,8 @@ class AbnormalNodeController(Controller):
         body = {"penalty": level.penalty, "reasons": reasons} if level.penalty else None
         value = orjson.dumps(body).decode() if body else None
         try:
-            await self.writer.patch(NODES, name, {"metadata": {"annotations": {ANNOTATION_NODE_ABNORMAL: value}}})
+            metadata = {"uid": node.metadata.uid, "annotations": {ANNOTATION_NODE_ABNORMAL: value}}
+            await self.writer.patch(NODES, name, {"metadata": metadata})
         except NotFound:
             return
         except ApiError as error:  # the next judgement tries again, and the other nodes do not wait for it

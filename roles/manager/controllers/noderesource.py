@@ -390,6 +390,8 @@ class NodeResourceController(Controller):
         """Status and metadata in one request: the status sub-resource takes both."""
         name, body = inputs.node.metadata.name, plan.body
         if body:
+            # of this node only: a machine that is set up anew often has the name of the old one, and not its size
+            body = {**body, "metadata": {**body.get("metadata", {}), "uid": inputs.node.metadata.uid}}
             seen = self.state.nodes.get(name)
             answer = await self.writer.patch(NODES, name, body, subresource="status" if plan.status_patch else None)
             if seen is not None and answer:

@@ -86,7 +86,8 @@ class Resizer:
     async def _resize(self, pod: Pod, step: resize.Step, about: str) -> resize.Step:
         meta = pod.metadata
         try:
-            await self._writer.resize(PODS, meta.name, step.body, meta.namespace)
+            # of this pod only: what follows its limits would set other limits of a namesake that the watch does not show yet
+            await self._writer.resize(PODS, meta.name, {**step.body, "metadata": {"uid": meta.uid}}, meta.namespace)
         except NotFound:
             return resize.Step("the pod is gone, or this API server has no pods/resize (Kubernetes 1.33 and later)", waits=True)
         except ApiError as error:

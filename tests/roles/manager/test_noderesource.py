@@ -5,9 +5,11 @@ import json
 
 import pytest
 
+from koord.api.kinds import NODES
 from koord.api.objects import Node, convert
 from koord.config.colocation import DEFAULT_STRATEGY
 from koord.kube.client import Client
+from koord.kube.errors import ApiError
 from roles.manager.noderesource import amplification, zones
 from roles.manager.noderesource.inputs import reserved
 from roles.manager.noderesource.model import Inputs
@@ -633,8 +635,6 @@ def test_devices_that_went_while_no_manager_ran_are_not_offered_any_more(bed, ma
 
 @pytest.mark.feature("MGR-NR-GPU-01")
 def test_a_node_that_goes_while_its_devices_are_asked_for_is_not_remembered(bed, make, monkeypatch):
-    from koord.api.kinds import NODES
-
     async def test(bed):
         offered = {"koordinator.sh/gpu-core": "100"}
         await bed.create(make.node("n1"))
@@ -661,6 +661,33 @@ def test_a_node_that_goes_while_its_devices_are_asked_for_is_not_remembered(bed,
 
         await bed.until(through)
         assert (controller._without_device, controller._asked) == (set(), set())
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NR-01")
+def test_a_node_that_has_the_name_of_one_that_is_gone_gets_nothing_of_it(bed, make, monkeypatch):
+    """A large machine is set up anew as a small one, and the watch is late."""
+    patch, refused = Client.patch, []
+
+    async def late(self, kind, name, *args, **kwargs):
+        if kind is NODES and not refused:
+            refused.append(None)
+            await self.delete(NODES, name)
+            await self.create(NODES, make.node(name, cpu="2", memory="4Gi"))
+            try:
+                return await patch(self, kind, name, *args, **kwargs)
+            except ApiError as error:
+                refused.append(error)
+                raise
+        return await patch(self, kind, name, *args, **kwargs)
+
+    async def test(bed):
+        await bed.create(make.config(colocation_config={"enable": True}), make.node("n1"), make.metric("n1", system=("1", "1Gi")))
+        monkeypatch.setattr(Client, "patch", late)
+        await bed.start()
+        await settled(bed, "n1", BATCH_CPU, 2000 - 800 - 1000)
+        assert refused[1:], "what was decided for the old node"
 
     bed(test)
 

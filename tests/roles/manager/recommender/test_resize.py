@@ -168,6 +168,8 @@ class ApiServer:
             assert subresource == "resize", "pods are changed in no other way"
             if self.refuses:
                 raise Invalid(422, "Invalid", self.refuses)
+            if patch.get("metadata", {}).get("uid", self.pods[name]["metadata"]["uid"]) != self.pods[name]["metadata"]["uid"]:
+                raise Invalid(422, "Invalid", "metadata.uid: field is immutable")
             self.resized.append((self.now, name))
             self.pods[name] = apply_strategic_patch(self.pods[name], patch, "Pod")
         return {}
@@ -327,6 +329,26 @@ def test_a_resize_that_is_refused_is_told_and_not_repeated_at_once() -> None:
         await cluster.hours(26)
         assert "only cpu and memory" in condition(cluster, "ResizePending")["message"]
         assert cluster.requests("a") == {"cpu": "2", "memory": "1Gi"}
+
+    asyncio.run(main())
+
+
+def test_a_pod_that_has_the_name_of_one_that_is_gone_is_not_resized_for_it() -> None:
+    """The pod of a StatefulSet was made anew with other limits, and the watch is late."""
+
+    async def main() -> None:
+        cluster = Cluster()
+        cluster.add("a", {"cpu": "2", "memory": "1Gi"})
+
+        def show_late() -> None:
+            cluster.version += 1
+            late = {**cluster.api.pods["a"], "metadata": {"name": "a", "namespace": "shop", "uid": "before"}}
+            cluster.state.pods.receive("shop/a", str(cluster.version), msgspec.Raw(orjson.dumps(late)))
+
+        cluster.show = show_late  # type: ignore[method-assign]
+        await cluster.hours(26)
+        assert cluster.requests("a") == {"cpu": "2", "memory": "1Gi"}
+        assert cluster.api.resized == []
 
     asyncio.run(main())
 
