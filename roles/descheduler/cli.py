@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from koord.process.componentflags import LEASE, https_options, leader_election_options
 from koord.process.decisionlog import DecisionLog, decision_log_options
-from koord.process.flags import (
-    CommaList,
-    IPAddress,
-    always_allow_option,
-    bool_option,
-    common_options,
-    duration_option,
-    gates_option,
-    go_command,
-)
+from koord.process.flags import IPAddress, always_allow_option, bool_option, common_options, gates_option, go_command
 from koord.process.inert import COMPONENT_BASE, inert_given, inert_options
 
 if TYPE_CHECKING:
@@ -31,17 +23,6 @@ if TYPE_CHECKING:
     from koord.process.serving import Gate, Serving
     from roles.descheduler.build import Options
     from roles.descheduler.placement import SchedulerFlags
-
-_LEASE_FLAGS = {
-    "leader_elect": "leader_elect",
-    "leader_elect_lease_duration": "lease_duration",
-    "leader_elect_renew_deadline": "renew_deadline",
-    "leader_elect_retry_period": "retry_period",
-    "leader_elect_resource_lock": "resource_lock",
-    "leader_elect_resource_name": "resource_name",
-    "leader_elect_resource_namespace": "resource_namespace",
-}
-
 
 _SECTIONS = {
     "config": "Configuration",
@@ -60,23 +41,11 @@ _SECTIONS = {
     "--address", type=IPAddress, default="0.0.0.0", show_default=True, help="IP address of health and metrics; without --config only."
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=10251, show_default=True, help="Their port, 0: none; without --config only.")
-@click.option("--secure-port", type=click.IntRange(0, 65535), default=10258, show_default=True, help="Port of the HTTPS listener; 0: none.")
-@click.option("--bind-address", type=IPAddress, default="0.0.0.0", show_default=True, help="IP address of the HTTPS listener.")
-@click.option("--cert-dir", metavar="DIR", default="", help="Where a certificate made by this process is kept.")
-@click.option("--tls-cert-file", metavar="FILE", default="", help="Certificate to serve HTTPS with; without it one is made.")
-@click.option("--tls-private-key-file", metavar="FILE", default="", help="Its key.")
-@click.option("--tls-min-version", type=click.Choice(("VersionTLS12", "VersionTLS13")), default="VersionTLS12", help="Lowest TLS version.")
-@click.option("--tls-cipher-suites", type=CommaList, default="", help="TLS 1.2 cipher suites by their IANA names.")
+@https_options(10258)
 @always_allow_option
 @gates_option()
 @bool_option("--dry-run", help="Decide, record and count, and evict nothing, whatever the configuration says.")
-@bool_option("--leader-elect", default=True, help="Only the holder of the Lease runs rounds.")
-@duration_option("--leader-elect-lease-duration", default="15s", help="How long a lease lives.")
-@duration_option("--leader-elect-renew-deadline", default="10s", help="How long the holder tries to renew it.")
-@duration_option("--leader-elect-retry-period", default="2s", help="Pause between tries.")
-@click.option("--leader-elect-resource-lock", default="leases", show_default=True, help="Kind of lock.")
-@click.option("--leader-elect-resource-name", default="koord-descheduler", show_default=True, help="Name of the Lease.")
-@click.option("--leader-elect-resource-namespace", default="koordinator-system", show_default=True, help="Namespace of the Lease.")
+@leader_election_options("koord-descheduler", "koordinator-system", "Only the holder of the Lease runs rounds.")
 @click.option("--scheduler-config", metavar="FILE", default="", help="The scheduler's --config: dry runs ask it where pods would go.")
 @click.option("--scheduler-feature-gates", metavar="A=true,…", default="", help="The scheduler's --feature-gates.")
 @click.option("--scheduler-plugin-path", metavar="PATH", multiple=True, help="The scheduler's --plugin-path; may be repeated.")
@@ -162,7 +131,7 @@ def read(path: str | None, flags: dict[str, Any]) -> Options:
         config.healthz_bind_address = config.metrics_bind_address = address
     if flags.get("dry_run"):
         config.dry_run = True
-    config.leader_election = overlaid(config.leader_election, flags, _LEASE_FLAGS)
+    config.leader_election = overlaid(config.leader_election, flags, LEASE)
     gates = FeatureGates(DESCHEDULER)
     gates.set_from_flag(flags.get("feature_gates") or "")
     try:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from koord import seams
+from koord.process.componentflags import LEASE, leader_election_options
 from koord.process.decisionlog import decision_log_options
-from koord.process.flags import IPAddress, bool_option, common_options, duration_option, flags_of, gates_option, go_command, taken
+from koord.process.flags import IPAddress, bool_option, common_options, flags_of, gates_option, go_command, taken
 from koord.process.inert import inert_given, inert_options
 from roles.scheduler import flags as groups
 from roles.scheduler.options import Barrier, Debug, Options, Thresholds
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
     from koord.process.life import Life
     from koord.process.serving import Gate, Serving
-
-_LEASE_FIELDS = ("lease_duration", "renew_deadline", "retry_period", "resource_lock", "resource_name", "resource_namespace")
-_LEASE = {"leader_elect": "leader_elect", **{f"leader_elect_{field}": field for field in _LEASE_FIELDS}}
-"""Fields of the configuration's leaderElection by the flags that overlay them."""
-
 
 _SECTIONS = {
     "config": "Configuration",
@@ -48,13 +44,7 @@ _SECTIONS = {
 @click.option("--address", type=IPAddress, default="0.0.0.0", show_default=True, help="IP address of the plain HTTP listener.")
 @click.option("--port", type=click.IntRange(0, 65535), default=10251, show_default=True, help="Its port; 0 disables it.")
 @groups.serving_options
-@bool_option("--leader-elect", default=True, help="Only the holder of the Lease schedules.")
-@duration_option("--leader-elect-lease-duration", default="15s", help="How long a lease lives.")
-@duration_option("--leader-elect-renew-deadline", default="10s", help="How long the holder tries to renew it.")
-@duration_option("--leader-elect-retry-period", default="2s", help="Pause between tries.")
-@click.option("--leader-elect-resource-lock", default="leases", show_default=True, help="Kind of lock.")
-@click.option("--leader-elect-resource-name", default="kube-scheduler", show_default=True, help="Name of the Lease.")
-@click.option("--leader-elect-resource-namespace", default="kube-system", show_default=True, help="Namespace of the Lease.")
+@leader_election_options("kube-scheduler", "kube-system", "Only the holder of the Lease schedules.")
 @flags_of(Options)
 @flags_of(Debug)
 @flags_of(Barrier)
@@ -122,7 +112,7 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
         for flag, field in (("kube_api_qps", "qps"), ("kube_api_burst", "burst")):
             if flag in given:
                 setattr(config.client_connection, field, given[flag])
-    config.leader_election = overlaid(config.leader_election, given, _LEASE)
+    config.leader_election = overlaid(config.leader_election, given, LEASE)
     try:
         labels = groups.metric_labels(flags["workload_auditor_metric_labels"])
     except ValueError as error:

@@ -5,18 +5,11 @@ A flag either acts or stands in `INERT`, with the reason why it has nothing to a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import click
 
-from koord.process.flags import Bool, CommaList, Duration, IPAddress, always_allow_option, bool_option, duration_option
+from koord.process.componentflags import https_options, together
+from koord.process.flags import Bool, Duration, always_allow_option, bool_option, duration_option
 from koord.process.inert import COMPONENT_BASE, Inert
-
-F = TypeVar("F", bound=Callable[..., Any])
-Option = Callable[[Any], Any]
-
-TLS_VERSIONS = ("VersionTLS12", "VersionTLS13")
 
 _FRONT_PROXY = "front proxies are not trusted; clients show a token or a certificate of their own"
 
@@ -35,25 +28,8 @@ INERT: Inert = {
 }
 
 
-def _together(*options: Option) -> Callable[[F], F]:
-    """One decorator for several options."""
-
-    def decorate(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-serving_options = _together(
-    click.option("--secure-port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port of the HTTPS listener; 0: none."),
-    click.option("--bind-address", type=IPAddress, default="0.0.0.0", show_default=True, help="IP address of the HTTPS listener."),
-    click.option("--cert-dir", metavar="DIR", default="", help="Where a certificate made by this process is kept."),
-    click.option("--tls-cert-file", metavar="FILE", default="", help="Certificate to serve HTTPS with; without it one is made."),
-    click.option("--tls-private-key-file", metavar="FILE", default="", help="Its key."),
-    click.option("--tls-min-version", type=click.Choice(TLS_VERSIONS), default=TLS_VERSIONS[0], help="Lowest TLS version."),
-    click.option("--tls-cipher-suites", type=CommaList, default="", help="TLS 1.2 cipher suites by their IANA names."),
+serving_options = together(
+    https_options(0),
     click.option("--client-ca-file", metavar="FILE", default="", help="Authority of client certificates."),
     click.option("--authentication-kubeconfig", metavar="FILE", default="", help="API server that reviews tokens."),
     bool_option("--authentication-skip-lookup", help="Do not read the client authority from the cluster."),
@@ -67,7 +43,7 @@ serving_options = _together(
 """HTTPS, and who may ask there."""
 
 
-client_options = _together(
+client_options = together(
     click.option("--kube-api-qps", type=float, default=50.0, help="Requests a second to the API server; without --config only."),
     click.option("--kube-api-burst", type=click.IntRange(0), default=100, help="Burst of them; without --config only."),
     bool_option("--profiling", help="Serve /debug/tasks and /debug/flags; without --config only."),
