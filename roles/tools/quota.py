@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from koord.api import names
 from koord.api.objects import ElasticQuota, convert
@@ -47,13 +50,17 @@ def parts(obj: Mapping[str, Any]) -> tuple[Amounts, Amounts, Amounts, Amounts, A
     )
 
 
-def _topology(quotas: Iterable[Mapping[str, Any]]) -> QuotaTopology:
-    """The quotas by age, as the scheduler takes them: the oldest of one name holds, and of those that list a namespace."""
-    topology = QuotaTopology()
-    for each in sorted((convert(one, ElasticQuota) for one in quotas), key=_age):
-        if topology.get(each.metadata.name) is None:
-            topology.on_quota(each)
-    return topology
+def topology(quotas: Iterable[Mapping[str, Any]]) -> QuotaTopology:
+    """The quotas by age, as the scheduler takes them: the oldest of one name holds, and of those that list a namespace. What cannot be
+    read is left out."""
+    made, read = QuotaTopology(), list[ElasticQuota]()
+    for one in quotas:
+        with contextlib.suppress(msgspec.ValidationError):
+            read.append(convert(one, ElasticQuota))
+    for each in sorted(read, key=_age):
+        if made.get(each.metadata.name) is None:
+            made.on_quota(each)
+    return made
 
 
 def _age(obj: ElasticQuota) -> tuple[str, str, str]:
@@ -63,16 +70,16 @@ def _age(obj: ElasticQuota) -> tuple[str, str, str]:
 
 def places_of(name: str, quotas: Iterable[Mapping[str, Any]]) -> list[str]:
     """Namespaces whose pods belong to a quota unless they name another one."""
-    topology = _topology(quotas)
-    known = topology.get(name)
+    tree = topology(quotas)
+    known = tree.get(name)
     asked = sorted({name, *known.namespaces}) if known is not None else []
-    return [namespace for namespace in asked if resolve({}, namespace, topology, False) == name]
+    return [namespace for namespace in asked if resolve({}, namespace, tree, False) == name]
 
 
 def members(name: str, pods: Iterable[dict[str, Any]], quotas: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Those of pods without a quota's label that belong to a quota by their namespace."""
-    topology = _topology(quotas)
-    return [pod for pod in pods if resolve({}, pod["metadata"].get("namespace", ""), topology, False) == name]
+    tree = topology(quotas)
+    return [pod for pod in pods if resolve({}, pod["metadata"].get("namespace", ""), tree, False) == name]
 
 
 def sentence(obj: Mapping[str, Any], told: Callable[[str, int], str]) -> str:

@@ -17,7 +17,9 @@ from koord.api.objects import Namespace, Node, NodeMetric, Pod, convert
 from roles.descheduler.build import Options
 from roles.koordlet.qos.cpuevict import CPUEvict
 from roles.koordlet.qos.memevict import MemoryEvict
+from roles.manager.webhooks.quota_topology import QuotaTopology, resolve
 from roles.scheduler.whatif import Placement, Scheduler, Simulation, Snapshot
+from roles.tools.quota import topology
 from roles.tools.simulate.agent import Agent, Evicted, gates_of
 from roles.tools.simulate.changes import Changed, belongs_to_node, clones, described_as, ended, shape_of
 from roles.tools.simulate.cluster import Cluster, Obj, Structs, key_of
@@ -277,11 +279,17 @@ class Simulator:
     def _books(self, answer: Answer, before: Cluster, after: Cluster, placed: list[tuple[Pod, str]]) -> None:
         stays, then_stays = {pod.key: pod for pod in self._bound(before)}, {pod.key: pod for pod in self._bound(after)}
         was = _Books()
-        was.add(map(self._counts, stays.values()))
-        will = was.copy()
-        will.add((self._counts(pod) for key, pod in stays.items() if then_stays.get(key) is not pod), -1)
-        will.add(self._counts(pod) for key, pod in then_stays.items() if stays.get(key) is not pod)
-        will.add(self._counts(pod) for pod, _ in placed)
+        quotas, then_quotas = (cluster.all(kinds.ELASTICQUOTAS) for cluster in (before, after))
+        tree, then_tree = topology(quotas.values()), topology(then_quotas.values())
+        was.add(self._counts(pod, tree) for pod in stays.values())
+        if quotas == then_quotas:
+            will = was.copy()
+            will.add((self._counts(pod, tree) for key, pod in stays.items() if then_stays.get(key) is not pod), -1)
+            will.add(self._counts(pod, tree) for key, pod in then_stays.items() if stays.get(key) is not pod)
+        else:  # pods may belong to another quota now
+            will = _Books()
+            will.add(self._counts(pod, then_tree) for pod in then_stays.values())
+        will.add(self._counts(pod, then_tree) for pod, _ in placed)
         there, then = _allocatable(before), _allocatable(after)
         answer.offers = then
         for resource in SHOWN:
@@ -338,12 +346,12 @@ class Simulator:
         pod = cluster.all(kinds.PODS).get(key)
         return self._structs.of(pod, Pod) if pod is not None else None
 
-    def _counts(self, pod: Pod) -> tuple[str, ResourceVector]:
-        """The quota that a pod belongs to, and what it requests; worked out once."""
+    def _counts(self, pod: Pod, quotas: QuotaTopology) -> tuple[str, ResourceVector]:
+        """The quota that a pod belongs to, and what it requests, which is worked out once."""
         found = self._counted.get(id(pod))
         if found is None:
             found = self._counted[id(pod)] = pod, pod_requests(pod)
-        return pod.metadata.labels.get(names.LABEL_QUOTA_NAME, pod.metadata.namespace), found[1]
+        return resolve(pod.metadata.labels, pod.metadata.namespace, quotas, False), found[1]
 
     def _bound(self, cluster: Cluster) -> Iterator[Pod]:
         for pod in cluster.all(kinds.PODS).values():

@@ -111,6 +111,19 @@ class TestAnswers:
         assert simulate("-s", cluster, "-f", add, "--more", "2=n0")[0] == 0
         assert simulate("-s", cluster, "-f", add, "--more", "1=n0")[0] == 2
 
+    def test_pods_count_in_the_quota_that_their_namespace_belongs_to(self, cluster: str, tmp_path: Path) -> None:
+        key = "quota.scheduling.koordinator.sh/namespaces"
+        team: Obj = {"apiVersion": kinds.ELASTICQUOTAS.api_version, "kind": "ElasticQuota"}
+        team["metadata"] = {"name": "team", "namespace": "quotas", "annotations": {key: '["default"]'}}
+        team["spec"] = {"min": {"cpu": "40"}, "max": {"cpu": "40"}}
+        api = written(tmp_path / "api.yaml", deployment("api", 2))
+        there = written(tmp_path / "team.yaml", team)
+        code, answer = simulate("-s", cluster, "-s", there, "-f", api)
+        told = {"quota": "team", "resource": "cpu", "used": [18000, 22000], "max": 40000}
+        assert (code, answer["quotas"][:1]) == (0, [told])
+        code, answer = simulate("-s", cluster, "-f", api, "-f", there)  # the pods that are there come into it
+        assert (code, answer["quotas"][:1]) == (0, [{**told, "used": [0, 22000]}])
+
     def test_objects_whose_pods_nobody_makes_here_are_named(self, cluster: str, tmp_path: Path) -> None:
         agents = deployment("agents", 1, "100") | {"kind": "DaemonSet"}
         nightly = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly", "namespace": "jobs"}}
