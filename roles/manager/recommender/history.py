@@ -22,7 +22,10 @@ _NAMES = {
     "Deployment": "{}-[a-z0-9]+-[a-z0-9]{{5}}",
     "StatefulSet": "{}-[0-9]+",
     "DaemonSet": "{}-[a-z0-9]{{5}}",
-    "Job": "{}-[a-z0-9]{{5}}",
+    "ReplicaSet": "{}-[a-z0-9]{{5}}",
+    "ReplicationController": "{}-[a-z0-9]{{5}}",
+    "Job": "{}-([0-9]+-)?[a-z0-9]{{5}}",  # with its index, if it has one
+    "CronJob": "{}-[0-9]+-([0-9]+-)?[a-z0-9]{{5}}",
 }
 
 

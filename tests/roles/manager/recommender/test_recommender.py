@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from time import time
@@ -13,9 +14,11 @@ import pytest
 from aiohttp import web
 
 from koord.api.kinds import CONFIGMAPS, CRONJOBS, JOBS, NODEMETRICS, PODS, RECOMMENDATIONS
+from koord.api.objects import Recommendation, convert
 from koord.api.quantity import parse_value
 from koord.kube.errors import NotFound
 from roles.manager.recommender.checkpoint import LABEL, body_of, name_of
+from roles.manager.recommender.history import pods_pattern
 from roles.manager.recommender.policy import Policy
 
 QUICK = Policy(interval=0.2)
@@ -372,6 +375,22 @@ def test_history_of_eight_days_comes_from_prometheus(bed, make, measured):
             assert len(asked) == 2
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-REC-01")
+@pytest.mark.parametrize(
+    ("kind", "earlier", "others"),
+    [
+        ("CronJob", ["a.b-29700000-x2x4z", "a.b-29700000-0-x2x4z"], ["a.b-29700000", "axb-29700000-x2x4z", "a.b-c-29700000-x2x4z"]),
+        ("Job", ["a.b-x2x4z", "a.b-12-x2x4z"], ["a.b-c-x2x4z"]),
+        ("ReplicaSet", ["a.b-x2x4z"], ["a.b-c-x2x4z"]),
+    ],
+)
+def test_history_is_asked_for_by_the_names_of_earlier_pods(kind, earlier, others):
+    asked = convert(recommendation(workload={"kind": kind, "name": "a.b"}), Recommendation)
+    pattern = re.compile(pods_pattern(asked, ["now"]))
+    assert all(map(pattern.fullmatch, [*earlier, "now"]))
+    assert not any(map(pattern.fullmatch, others))
 
 
 @pytest.mark.feature("MGR-REC-01")
