@@ -108,6 +108,7 @@ def state_of(item: Decided) -> tuple[dict[str, Any], PodUsages | None]:
         "smoothing": inputs.smoothing,
         "gates": [inputs.count_pods_without_metric, inputs.sync_gpu_shared, inputs.lower_abnormal],
         "gone": inputs.device_gone,
+        "rawIsKept": inputs.raw_is_kept,
         "normalization": dict(inputs.normalization),
         "amplification": dict(inputs.amplification),
         "metric": metric,

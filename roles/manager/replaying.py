@@ -164,5 +164,6 @@ def _inputs(known: _Known, now: float) -> Inputs:
         count_pods_without_metric=counts,
         sync_gpu_shared=shared,
         lower_abnormal=lower,
+        raw_is_kept=state.get("rawIsKept", True),  # earlier versions left the annotation alone
         smoothing=state["smoothing"],
     )

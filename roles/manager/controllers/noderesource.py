@@ -350,6 +350,7 @@ class NodeResourceController(Controller):
             count_pods_without_metric=self.gates.enabled("BatchCountPodsWithoutMetric"),
             sync_gpu_shared=self.gates.enabled("EnableSyncGPUSharedResource"),
             lower_abnormal=self.gates.enabled("AbnormalNodes"),
+            raw_is_kept=self.gates.enabled("WebhookFramework") and self.gates.enabled("NodeMutatingWebhook"),
             smoothing=self.smoothing,
         )
 

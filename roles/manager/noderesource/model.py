@@ -48,6 +48,8 @@ class Inputs:
     count_pods_without_metric: bool = False
     sync_gpu_shared: bool = False
     lower_abnormal: bool = False
+    raw_is_kept: bool = True
+    """Whether the node webhook keeps the annotation raw-allocatable."""
     smoothing: float = 0.0
     """Half-life in seconds of the way to a new amount of Batch and Mid; 0 is at once."""
 

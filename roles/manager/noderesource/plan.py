@@ -32,7 +32,6 @@ PLUGINS: tuple[tuple[str, Callable[[Inputs], Contribution], tuple[str, ...]], ..
 PLUGIN_NAMES = tuple(name for name, _, _ in PLUGINS)
 
 _RATIO = names.ANNOTATION_NODE_CPU_NORMALIZATION_RATIO
-_AMPLIFICATION = names.ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO
 _ORIGIN = names.ANNOTATION_NODE_ORIGIN_EXTENDED_ALLOCATABLE
 _BINARY = frozenset({names.RESOURCE_BATCH_MEMORY, names.RESOURCE_MID_MEMORY, names.RESOURCE_GPU_MEMORY})
 
@@ -95,7 +94,7 @@ def decide(inputs: Inputs, *, cluster_enabled: bool, plugins: Collection[str], l
         _calculate(inputs, plugins, plan)
     else:
         why = "the cluster's enable is off" if not cluster_enabled else "the node's enable is off"
-        _reset(plugins, plan, why)
+        _reset(inputs, plugins, plan, why)
         _calculate(inputs, [name for name in plugins if name in _apart(inputs)], plan)
     since = None if last_write is None else inputs.now - last_write
     annotations, labels = _collect(inputs, plan, since)
@@ -131,14 +130,14 @@ def _apart(inputs: Inputs) -> tuple[str, ...]:
     return (normalization.NAME, *reported) if normalization.taken_back(inputs) else reported
 
 
-def _reset(plugins: Collection[str], plan: Plan, why: str) -> None:
+def _reset(inputs: Inputs, plugins: Collection[str], plan: Plan, why: str) -> None:
     """Co-location is off: Mid, Batch and amplification go, the normalization annotation stays unless that was rolled back itself."""
     if mid.NAME in plugins:
         plan.contributions.append(Contribution(mid.NAME, why, removed=frozenset(mid.NAMES)))
     if batch.NAME in plugins:
         plan.contributions.append(Contribution(batch.NAME, why, removed=frozenset(batch.NAMES), clear_zones=True))
     if amplification.NAME in plugins:
-        plan.contributions.append(Contribution(amplification.NAME, why, annotations={_AMPLIFICATION: None}))
+        plan.contributions.append(amplification.removed(inputs, why))
 
 
 def _collect(inputs: Inputs, plan: Plan, since: float | None) -> tuple[dict[str, str | None], dict[str, str]]:

@@ -612,6 +612,43 @@ def test_what_the_kubelet_keeps_back_of_an_amplified_node_stays_reserved(make):
     assert kept({"cpu": "60", "memory": "120Gi"}, '{"cpu":"many"}') == (0, 8 << 30)
 
 
+@pytest.mark.feature("MGR-NR-AMP-01")
+@pytest.mark.parametrize("off", [False, True], ids=["", "with co-location"])
+def test_raw_amounts_that_no_webhook_keeps_do_not_outlive_the_amplification(bed, make, off):
+    """The node webhook was on once; since then the kubelet reserves more than the annotation says."""
+    raw = "node.koordinator.sh/raw-allocatable"
+
+    async def test(bed):
+        annotations = {raw: '{"cpu":"32","memory":"128Gi"}', AMPLIFICATION: '{"cpu":1.50}'}
+        node = make.node("n1", allocatable={"cpu": "20", "memory": "100Gi"}, annotations=annotations)
+        await bed.create(make.config(colocation_config={"enable": not off}), node, make.metric("n1", system=("1", "1Gi")))
+        await bed.start()
+
+        async def bare():
+            return raw not in ((await bed.get("Node", "n1"))["metadata"].get("annotations") or {})
+
+        await bed.until(bare)
+        if not off:
+            await settled(bed, "n1", BATCH_CPU, 32000 - 12800 - 12000)
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NR-AMP-01")
+def test_raw_amounts_stay_while_a_webhook_keeps_them_or_the_node_is_amplified(make):
+    raw, ratio = "node.koordinator.sh/raw-allocatable", {"enable": True, "resourceAmplificationRatio": {"cpu": 1.5}}
+
+    def removed(kept, configured=None, **annotations):
+        node = convert(make.node("n1", annotations={raw: '{"cpu":"32"}', **annotations}), Node)
+        inputs = Inputs(node=node, strategy=DEFAULT_STRATEGY, now=0.0, raw_is_kept=kept, amplification=configured or {})
+        return raw in amplification.calculate(inputs).annotations
+
+    assert removed(kept=False)
+    assert not removed(kept=True)
+    assert not removed(False, ratio)
+    assert not removed(False, **{AMPLIFICATION: '{"cpu":1.50}'}), "not before the ratio is gone"
+
+
 @pytest.mark.feature("MGR-NR-GPU-01")
 def test_devices_that_went_while_no_manager_ran_are_not_offered_any_more(bed, make):
     from koord.api.kinds import DEVICES
