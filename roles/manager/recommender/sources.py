@@ -23,6 +23,7 @@ from roles.manager.recommender.samples import Sample
 log = logging.getLogger("koord.manager")
 
 _RETRY_AFTER = 600.0  # a cluster without the resource metrics API is asked again after ten minutes
+_AGAIN = 60.0  # one whose metrics server fails, or is being restarted, after a minute
 _FRESH = 10.0  # one list of a namespace serves all Recommendations that look within so many seconds
 
 
@@ -42,13 +43,14 @@ class MetricsAPI:
         kept = self._listed.get(namespace)
         if kept is not None and now - kept[0] < _FRESH:
             return kept[1]
+        status = 0
         try:
             status, body = await self._client.raw("GET", f"/apis/metrics.k8s.io/v1beta1/namespaces/{quote(namespace)}/pods")
             items = (orjson.loads(body).get("items") or []) if status == 200 else None
         except (ApiError, orjson.JSONDecodeError, AttributeError):
             items = None
         if items is None:
-            self._absent_until = now + _RETRY_AFTER
+            self._absent_until = now + (_RETRY_AFTER if status in (403, 404) else _AGAIN)
             return None
         found = {item["metadata"]["name"]: item for item in items if isinstance(item, dict) and item.get("metadata", {}).get("name")}
         self._listed = {name: kept for name, kept in self._listed.items() if now - kept[0] < _FRESH}

@@ -16,10 +16,11 @@ from aiohttp import web
 from koord.api.kinds import CONFIGMAPS, CRONJOBS, JOBS, NODEMETRICS, PODS, RECOMMENDATIONS
 from koord.api.objects import Recommendation, convert
 from koord.api.quantity import parse_value
-from koord.kube.errors import NotFound
+from koord.kube.errors import NotFound, Unreachable
 from roles.manager.recommender.checkpoint import LABEL, body_of, name_of
 from roles.manager.recommender.history import pods_pattern
 from roles.manager.recommender.policy import Policy
+from roles.manager.recommender.sources import MetricsAPI
 
 QUICK = Policy(interval=0.2)
 PREFIX = "analysis.koordinator.sh/"
@@ -281,6 +282,30 @@ def metrics_api():
     metadata = {"name": "pods.metrics.k8s.io", "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"}}
     spec = {"group": "metrics.k8s.io", "scope": "Namespaced", "names": names, "versions": [version]}
     return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec}
+
+
+@pytest.mark.feature("MGR-REC-01")
+@pytest.mark.parametrize(
+    ("answer", "again"), [((404, b"{}"), 600), ((403, b"{}"), 600), ((503, b"{}"), 60), ((200, b"<html>"), 60), (None, 60)]
+)
+def test_a_metrics_server_that_fails_is_asked_again_soon(answer, again):
+    """One that is not there is not: pods would have their usage shared out by their requests for ten minutes, if it was only restarted."""
+    now, asked = [0.0], []
+
+    class Failing:
+        async def raw(self, method, path):
+            asked.append(now[0])
+            if answer is None:
+                raise Unreachable("no answer")
+            return answer
+
+    async def story():
+        source = MetricsAPI(Failing(), clock=lambda: now[0])
+        for now[0] in range(0, 1300, 30):
+            assert await source.of_namespace("shop") is None
+
+    asyncio.run(story())
+    assert asked[:3] == [0, again, 2 * again]
 
 
 @pytest.mark.feature("MGR-REC-01")
