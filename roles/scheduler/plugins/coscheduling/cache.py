@@ -80,6 +80,8 @@ class Group:
     partial: bool = False  # its last batch was not bound whole at once
     # UIDs of pods that were let go, until all of them are bound; each with those that were let go together with it.
     binding: dict[str, frozenset[str]] = field(default_factory=dict)
+    released: bool = False  # this scheduler has let several of them go together
+    rejoined: dict[str, int] = field(default_factory=dict)  # pods whose release one before it began, with how many were let go then
 
     def refused(self, why: str, missing: str = "", gist: str = "") -> None:
         """Its try failed, or it came about (no reason)."""
@@ -174,15 +176,15 @@ class Gang:
         pending = self.stages[PENDING]
         return self.count(WAITING, RELEASED, BOUND) + len(pending) - sum(1 for uid in self._held if uid in pending)
 
-    def completes_release(self, pod: PodInfo, bound: Iterable[PodInfo]) -> bool:
-        """Whether a pod was part of a release of which not everybody was bound, because the scheduler ended meanwhile: the bound pods of
-        its group tell with how many they were let go, and it was there before they got their nodes."""
+    def completes_release(self, pod: PodInfo, bound: Iterable[PodInfo]) -> int:
+        """With how many a pod was let go in a release of which not everybody was bound, because the scheduler ended meanwhile; 0 for none.
+        The bound pods of its group tell with how many they were let go, and it was there before they got their nodes."""
         siblings = [other for other in bound if _notes(other).get(names.ANNOTATION_BIND_GANG_GROUP_ID) == self.group.id]
         together = max((_released_with(other) for other in siblings), default=0)
-        if len(siblings) >= together:
-            return False
+        if len({*(other.uid for other in siblings), *self.group.rejoined}) >= together:
+            return 0
         created = pod.pod.metadata.creation_timestamp or ""
-        return any(created <= bound_at(other.pod) for other in siblings)
+        return together if any(created <= bound_at(other.pod) for other in siblings) else 0
 
     def valid(self) -> bool:
         """Whether so many have a place that they may go (SCH-GANG-04)."""
@@ -415,6 +417,7 @@ class GangCache(Columns):
             if spec is not None:
                 self._initialise(gang, spec)
         if pod.node_name:
+            gang.group.rejoined.pop(pod.uid, None)  # it shows by itself with how many
             if stage != BOUND:
                 gang.move(pod.uid, BOUND)
             if not pod.deleting:
@@ -434,6 +437,7 @@ class GangCache(Columns):
             return
         gang.drop(uid)
         gang.group.said.pop(uid, None)
+        gang.group.rejoined.pop(uid, None)
         gang.group.stands_no_more(uid)
         if not self.satisfied(gang) and not self.shortage(gang):
             self.wake(gang)  # what failed with this pod may do without it
@@ -454,6 +458,15 @@ class GangCache(Columns):
         if rest:
             self.activate(rest)
 
+    def rejoins(self, gang: Gang, pod: PodInfo) -> bool:
+        """Whether a pod is one of a release that a scheduler before this one began; it is noted as such."""
+        group, spec = gang.group, gang.spec
+        if pod.uid not in group.rejoined and not (group.released and spec is not None and spec.once_satisfied):
+            together = gang.completes_release(pod, self.members(gang, BOUND))
+            if together:
+                group.rejoined[pod.uid] = together
+        return pod.uid in group.rejoined
+
     def release(self, gang: Gang) -> list[PodInfo]:
         """Let all waiting pods of the group go; returns them. One that was let go before stays with those of that time."""
         waiting, binding = self.members(gang, WAITING), gang.group.binding
@@ -461,6 +474,7 @@ class GangCache(Columns):
             self._gang_of[pod.uid].move(pod.uid, RELEASED)
         together = frozenset(pod.uid for pod in waiting if pod.uid not in binding)
         binding.update(dict.fromkeys(together, together))
+        gang.group.released |= len(together) > 1
         return waiting
 
     def withdraw(self, gang: Gang) -> list[PodInfo]:

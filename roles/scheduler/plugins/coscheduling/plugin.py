@@ -259,9 +259,7 @@ class Coscheduling(
             return SUCCESS
         if gang.spec is None:
             return unschedulable(f"Gang not found: {gang.id}")
-        released_before = pod.uid in gang.group.binding or (
-            not gang.spec.once_satisfied and gang.completes_release(pod, self.cache.members(gang, BOUND))
-        )
+        released_before = pod.uid in gang.group.binding or self.cache.rejoins(gang, pod)
         gang.move(pod.uid, WAITING)
         self.cache.changed(gang)
         # One whose binding failed after its gang was let go completes that release.
@@ -274,11 +272,12 @@ class Coscheduling(
         """Notes on the pod with whom it was let go (SCH-GANG-08); old notes, of a template say, are removed."""
         pod = ctx.pod
         gang = self.cache.gang_of(pod)
-        together = gang.group.binding.get(pod.uid, ()) if gang is not None else ()
-        if gang is not None and len(together) > 1:
+        group = gang.group if gang is not None else None
+        together = group.rejoined.get(pod.uid) or len(group.binding.get(pod.uid, ())) if group is not None else 0
+        if group is not None and together > 1:
             for group_key, count_key in BINDING_KEYS:
-                draft.annotations[group_key] = gang.group.id
-                draft.annotations[count_key] = str(len(together))
+                draft.annotations[group_key] = group.id
+                draft.annotations[count_key] = str(together)
             return SUCCESS
         present = pod.pod.metadata.annotations or {}
         for key in (key for pair in BINDING_KEYS for key in pair):

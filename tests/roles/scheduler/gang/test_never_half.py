@@ -14,7 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kinds import NODES, PODGROUPS, PODS, Kind
-from koord.api.names import ANNOTATION_GANG_GROUPS, ANNOTATION_GANG_MATCH_POLICY, LABEL_POD_GROUP
+from koord.api.names import (
+    ANNOTATION_BIND_GANG_GROUP_ID,
+    ANNOTATION_BIND_GANG_MEMBER_COUNT,
+    ANNOTATION_GANG_GROUPS,
+    ANNOTATION_GANG_MATCH_POLICY,
+    LABEL_POD_GROUP,
+)
 from koord.config.scheduler import KubeSchedulerConfiguration
 from koord.decisions.recorder import Recorder
 from koord.kube.store import Informer
@@ -236,6 +242,9 @@ def test_a_restart_in_the_middle_of_a_gang_group_binds_the_rest(policy: str, gan
         cluster.left = -1
         async with cluster.scheduler():
             await cluster.until(lambda: cluster.bound() == 5)
+        pods = [body for (kind, _), body in cluster.bodies.items() if kind is PODS]
+        assert [body["metadata"]["annotations"].get(ANNOTATION_BIND_GANG_MEMBER_COUNT) for body in pods] == ["5"] * 5
+        assert len({body["metadata"]["annotations"].get(ANNOTATION_BIND_GANG_GROUP_ID) for body in pods}) == 1
 
     asyncio.run(run())
 
