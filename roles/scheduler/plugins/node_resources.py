@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 _TOO_MANY_PODS = 1
 _NEVER_FITS = 1 << 60
+_TOLD_APART = 58  # resources of a pod that have a bit of their own; those beyond share the one after
 RESOURCE_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 """What the resource of a device class by its own name begins with."""
 _NONE: Mapping[str, str] = {}
@@ -137,7 +138,7 @@ class NodeResourcesFit(PreFilter, Filter, Score):
     """Refuses nodes without room; scores by LeastAllocated, MostAllocated or RequestedToCapacityRatio.
 
     The filter only says yes or no; which resources lack is worked out when a failure is explained. Refined codes are bit masks: bit 0
-    too many pods, bit i+1 the pod's i-th resource, bit 60 when a resource is more than the node has in all.
+    too many pods, bit i+1 the pod's i-th resource (bit 59 those from the 58th on), bit 60 when a resource is more than the node has in all.
     """
 
     name = "NodeResourcesFit"
@@ -238,7 +239,10 @@ class NodeResourcesFit(PreFilter, Filter, Score):
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         reasons = ["Too many pods"] if code & _TOO_MANY_PODS else []
         vocabulary = ctx.cluster.vocabulary.resources
-        reasons.extend(f"Insufficient {vocabulary[res]}" for index, (res, _) in enumerate(self._wanted(ctx)) if code & (2 << index))
+        wanted = self._wanted(ctx)
+        reasons.extend(f"Insufficient {vocabulary[res]}" for index, (res, _) in enumerate(wanted[:_TOLD_APART]) if code & _bit(index))
+        if code & _bit(_TOLD_APART):
+            reasons.append(f"Insufficient {' or '.join(vocabulary[res] for res, _ in wanted[_TOLD_APART:])}")
         return Rejection(tuple(reasons), resolvable=not code & _NEVER_FITS)
 
     def explain(self, ctx: CycleContext) -> Sequence[Term]:
@@ -322,9 +326,14 @@ class _FitTally(Tally):
         for index, (resource, amount) in enumerate(self._wanted):
             given = cluster.allocatable[resource][slots]
             counts = given > 0 if resource in self._devices else True
-            codes |= np.where((cluster.free[resource][slots] + freed[index + 1] < amount) & counts, 2 << index, 0)
+            codes |= np.where((cluster.free[resource][slots] + freed[index + 1] < amount) & counts, _bit(index), 0)
             codes |= np.where((given < amount) & counts, _NEVER_FITS, 0)
         return codes
+
+
+def _bit(index: int) -> int:
+    """What stands for the pod's i-th resource in a code."""
+    return 2 << min(index, _TOLD_APART)
 
 
 def _stands_for_something(pod: PodInfo, event: ClusterEvent) -> bool:

@@ -44,3 +44,20 @@ def test_only_extended_resources_can_be_ignored(requests: dict[str, str], reason
 def test_what_is_no_extended_resource(name: str) -> None:
     assert not is_extended(name)
     assert is_extended("example.com/widget")
+
+
+@pytest.mark.feature("SCH-KS-02")
+@pytest.mark.parametrize("count", [58, 59, 60, 64, 100])
+def test_a_pod_may_ask_for_any_number_of_resources(count: int) -> None:
+    plugins: Any = {point: {"enabled": [{"name": "NodeResourcesFit"}]} for point in ("preFilter", "filter")}
+    world = testing.World({"plugins": plugins})
+    names = [f"example.com/r{number:03}" for number in range(count)]
+    world.add_nodes(testing.node("n", **dict.fromkeys(names, "1")))
+    assert world.decide(testing.pod(requests=dict.fromkeys(names, "1"))).scheduled
+    world.add_pods(testing.pod("holds", node="n", requests={names[-1]: "1"}))
+    decision = world.decide(testing.pod("late", requests=dict.fromkeys(names, "1")))
+    assert decision.verdict == "Unschedulable"
+    assert names[-1] in decision.message()
+    assert names[0] not in decision.message()
+    assert decision.failure is not None
+    assert len(decision.failure.resolvable()) == 1  # the pod that holds it could leave
