@@ -153,7 +153,7 @@ class App:
         self.scheduler.outdated = self._outdated
         for handle in engine.handles.values():
             handle.activate, handle.gate = self._activate, gate
-            handle.metrics, handle.may_write = ops.registry, self.may_write
+            handle.metrics, handle.may_write, handle.may_evict = ops.registry, self.may_write, self._may_evict
             handle.pods, handle.released = self.observer, self.scheduler.released
             handle.wake = lambda test, by_template: self.queue.wake(test, by_template, self._clock())
             handle.network_topology = options.network_topology

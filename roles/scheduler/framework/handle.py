@@ -74,6 +74,7 @@ class Handle:
     all_candidates: bool = False  # an extender chooses among the nodes where preemption may take place
     metrics: CollectorRegistry | None = None  # the process's
     may_write: Callable[[], bool] = bool  # False in a what-if and on a standby
+    may_evict: Callable[[], bool] = bool  # False, too, while a watch is silent: what would make evictions needless may have happened
     report: Callable[[PodInfo, str], None] = _nothing  # shows on a pod that is not being tried why it waits (condition PodScheduled)
     record: Callable[[Record], None] = _nothing  # keeps a decision record
     audit: Callable[[str, str], None] = _nothing  # tells the workload auditor of a job: its id and what happened

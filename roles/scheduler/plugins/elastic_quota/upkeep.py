@@ -166,14 +166,17 @@ class Upkeep:
     # ---------------------------------------------------------------- revoking
 
     async def revoke(self) -> None:
-        """Evict pods of quotas that were over their runtime for too long (monitorAllQuotas)."""
+        """Evict pods of quotas that were over their runtime for too long (monitorAllQuotas). Nobody knows of the time in which the machine
+        slept, and while a watch is silent they may be under it by now: then they have the same time again."""
         revoker = Revoker(self._args.delay_evict_time)
         while True:
             await seams.sleep(max(0.05, self._args.revoke_pod_interval))
             self.refresh()
             if self._handle.may_write():
                 gangs = self._handle.state.gangs
-                due = revoker.due(self._cache, self._clock(), gangs)
+                due = revoker.due(self._cache, seams.monotonic(), gangs)
+                if not due or not self._handle.may_evict():
+                    continue
                 what = what_goes([pod for _, pod in due], gangs)
                 api = self._handle.api.within(_EVICT_WITHIN)
                 for quota, pod in due:

@@ -330,6 +330,27 @@ def test_what_is_used_beyond_the_share_is_taken_back(scheduler: Any) -> None:
     run(body)
 
 
+@pytest.mark.feature("SCH-EQ-09")
+def test_nothing_is_taken_back_while_a_watch_is_silent(scheduler: Any) -> None:
+    async def body() -> None:
+        async with quotas(scheduler, monitorAllQuotas=True, delayEvictTime="200ms", revokePodInterval="100ms") as q:
+            await q.live.node("n", cpu="10")
+            weight = {"shared-weight": {"cpu": "1"}}
+            await q.quota("borrower", {"cpu": "10"}, {"cpu": "4"}, annotations=weight)
+            await q.quota("owner", {"cpu": "10"}, {"cpu": "6"}, annotations=weight)
+            await q.pod("uses", "borrower", cpu="9")
+            await q.live.bound("uses")
+            real, q.live.app.informers.age = q.live.app.informers.age, lambda *kinds: 31.0
+            await q.pod("claims", "owner", cpu="6")
+            await q.refused("claims", "Insufficient cpu")
+            await asyncio.sleep(1.0)
+            await q.live.bound("uses")
+            q.live.app.informers.age = real
+            await q.gone("uses")
+
+    run(body)
+
+
 @pytest.mark.feature("SCH-EQ-11")
 def test_trees_have_totals_of_their_own(scheduler: Any) -> None:
     async def body() -> None:
