@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from koord.accounting.resources import ResourceVector, amplify_value, sub_into
@@ -197,6 +197,17 @@ def _most_free(nodes: Sequence[int], available: Mapping[int, ResourceVector]) ->
     """Three NUMA nodes with the most CPU left, four, and so on."""
     order = sorted(nodes, key=lambda node: (-available.get(node, {}).get(names.RESOURCE_CPU, 0), node))
     yield from (order[:size] for size in range(3, len(nodes) + 1))
+
+
+def enough_on(facts: Facts, wanted: ResourceVector, available: Mapping[int, ResourceVector]) -> Callable[[Sequence[int]], bool]:
+    """Tells of NUMA nodes whether they have as much left in all as is wanted of each known resource: `_split` finds it
+    then, unless it deals in steps."""
+    lines = [
+        (amount, {node: available.get(node, {}).get(name, 0) for node in facts.zones})
+        for name, amount in wanted.items()
+        if name in facts.resources
+    ]
+    return lambda nodes: all(sum([left[node] for node in nodes]) >= amount for amount, left in lines)
 
 
 def wide_masks(facts: Facts, wanted: Iterable[str], available: Mapping[int, ResourceVector]) -> dict[str, int]:

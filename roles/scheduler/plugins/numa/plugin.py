@@ -30,7 +30,7 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.node_resources import Scored
 from roles.scheduler.plugins.numa import checks
-from roles.scheduler.plugins.numa.allocator import Binding, Pool, hints_of, masks_to_try, wide_masks
+from roles.scheduler.plugins.numa.allocator import Binding, Pool, enough_on, hints_of, masks_to_try, wide_masks
 from roles.scheduler.plugins.numa.args import NodeNUMAResourceArgs
 from roles.scheduler.plugins.numa.columns import POLICY_CODES, NumaColumns
 from roles.scheduler.plugins.numa.records import Record, write_record
@@ -47,6 +47,7 @@ _OPEN = ("", _DEFAULT)
 _REQUIRED_POLICY, _PREFERRED_POLICY = "requiredCPUBindPolicy", "preferredCPUBindPolicy"
 _SCORED = "NodeNUMAResource/scored"
 _HOME_SCORE = 101  # NUMA nodes of a reservation that the pod may use come before emptier ones, which score up to 100
+_HAD = Record()  # what a pod gets on NUMA nodes that have enough, where it is of no matter what
 
 
 class NodeNUMAResource(
@@ -270,8 +271,11 @@ class NodeNUMAResource(
     def hints(self, ctx: CycleContext, slot: int) -> Hints | Status:
         request, facts = self._request(ctx), self.columns.at(slot).facts
         policy = checks.effective_policy(request, facts) or Policy.NONE
-        attempts = self._trials.attempts(ctx, slot, request, self._binding(request, slot), reserving=self.topology.reserving)
+        binding = self._binding(request, slot)
+        attempts = self._trials.attempts(ctx, slot, request, binding, reserving=self.topology.reserving)
         pool, recorded = attempts.pool, self.columns.usage(slot).recorded
+        # Without reservations nothing is had where there is too little in all, and all is had elsewhere if no CPUs are to be bound.
+        known, enough = not ctx.restored.get(slot) and designation(ctx.pod) is None, enough_on(facts, request.amounts, pool.amounts)
         settles = self._settling(ctx, slot, pool) if policy is not Policy.SINGLE_NUMA_NODE else None
         feasible: dict[int, int] = {}
         last: Record | Status | None = None
@@ -280,7 +284,9 @@ class NodeNUMAResource(
             if narrow and mask.bit_count() > narrow:
                 break
             nodes = bits_of(mask)
-            last = attempts.on(nodes, pick=False)
+            if known and not enough(nodes):
+                continue
+            last = _HAD if known and binding is None else attempts.on(nodes, pick=False)
             if isinstance(last, Record):
                 score = self._numa_scorer.score(request.amounts, summed(nodes, facts.zones), summed(nodes, recorded))
                 feasible[mask] = score + (_HOME_SCORE if mask & attempts.home else 0)

@@ -144,8 +144,9 @@ def _best(nodes: int, lists: Sequence[Sequence[Hint]], use: Mapping[int, NodeUse
     best = Merged(nodes, False)
     rank: tuple[bool, int, int, int] = (False, -nodes.bit_count(), 0, -nodes)
     satisfied = False
+    by_affinity = [_by_affinity(hints) for hints in lists]
     for affinity in _meeting_points(nodes, lists):
-        agreed = [_at(hints, affinity) for hints in lists]
+        agreed = [known.get(affinity) or known.get(None) for known in by_affinity]
         complete = all(found is not None for found in agreed)
         preferred = complete and all(found is not None and found.preferred for found in agreed)
         if preferred and use is not None and violates_exclusivity(affinity, use):
@@ -167,10 +168,14 @@ def _meeting_points(nodes: int, lists: Sequence[Sequence[Hint]]) -> set[int]:
     return reached
 
 
-def _at(hints: Sequence[Hint], affinity: int) -> Hint | None:
-    """The best hint of a list for exactly this affinity, or that does not care."""
-    found = [hint for hint in hints if hint.affinity is None or hint.affinity == affinity]
-    return max(found, key=lambda hint: (hint.preferred, hint.score), default=None)
+def _by_affinity(hints: Sequence[Hint]) -> dict[int | None, Hint]:
+    """The best hint of a list for each affinity; one that does not care is the only one of its list."""
+    found: dict[int | None, Hint] = {}
+    for hint in hints:
+        known = found.get(hint.affinity)
+        if known is None or (hint.preferred, hint.score) > (known.preferred, known.score):
+            found[hint.affinity] = hint
+    return found
 
 
 def _summary(lists: Sequence[tuple[str, Sequence[Hint]]]) -> str:

@@ -314,6 +314,20 @@ def test_a_request_for_nothing_that_numa_nodes_have_is_on_all_of_them(policy: st
         assert world.decide(asked).feasible == feasible
 
 
+@pytest.mark.feature("SCH-NUMA-07")
+@pytest.mark.parametrize(("labels", "most"), [({}, 3), (LSR, 60)])
+def test_sets_of_numa_nodes_that_have_too_little_together_are_not_tried(
+    labels: dict[str, str], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the 255 sets of eight with 4 CPUs each 9 have 25 CPUs."""
+    world, tried = one(sockets=2, nodes=4, cores=2, memory="8Gi"), list[Any]()
+    allocate = trials.allocate
+    monkeypatch.setattr(trials, "allocate", lambda *args, **more: tried.append(args) or allocate(*args, **more))
+    wanted = {"numaTopologyPolicy": "Restricted"}
+    assert world.decide(bound_pod(labels=labels, cpu="25", memory="1Gi", numa=wanted)).scheduled
+    assert 0 < len(tried) <= most
+
+
 @given(
     st.sampled_from(["Restricted", "BestEffort"]), st.booleans(), st.sampled_from([LSR, {}]), st.integers(1, 14), st.integers(1, 24),
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 8), st.integers(0, 15)), min_size=4, max_size=4),
