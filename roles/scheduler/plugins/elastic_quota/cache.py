@@ -418,7 +418,7 @@ class QuotaCache(Columns):
             return True
         if self.rules.drop_terminating:
             return False
-        return not (self.rules.drop_overdue and (self._clock() if now is None else now) >= _overdue_at(pod))
+        return not (self.rules.drop_overdue and (self._clock() if now is None else now) >= overdue_at(pod))
 
     def sweep(self, now: float) -> None:
         """Let go of deleted pods whose grace period is over (gate ElasticQuotaIgnoreTerminatingPod)."""
@@ -478,6 +478,7 @@ def _version(quota: ElasticQuota) -> int:
     return int(version) if version.isdigit() else 0
 
 
-def _overdue_at(pod: PodInfo) -> float:
+def overdue_at(pod: PodInfo) -> float:
+    """When a deleted pod should be gone for certain, in seconds since the epoch."""
     meta = pod.pod.metadata
     return parse_time(meta.deletion_timestamp or "") + float(meta.deletion_grace_period_seconds or 0)

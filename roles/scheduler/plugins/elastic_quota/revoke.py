@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from koord.accounting.resources import ResourceVector, add_into, sub_into
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -68,10 +68,11 @@ def _holds(amounts: Iterable[ResourceVector], names: Iterable[str]) -> bool:
 
 class Revoker:
     """Watches how long quotas have been over; a quota that was for longer than `delay` seconds has pods evicted, and then has the same
-    time again."""
+    time again. What pods use that are `leaving` is as good as free."""
 
-    def __init__(self, delay: float) -> None:
+    def __init__(self, delay: float, leaving: Callable[[PodInfo], bool] = lambda pod: pod.deleting) -> None:
         self._delay = delay
+        self._leaving = leaving
         self._since: dict[str, float] = {}
 
     def due(self, cache: QuotaCache, now: float, gangs: Gangs) -> list[tuple[str, PodInfo]]:
@@ -81,13 +82,19 @@ class Revoker:
         for _, quota in cache.quotas():
             if quota.name in (ROOT, SYSTEM):
                 continue
-            runtime = quota.limit()
-            if not exceeded(quota.used, runtime):
+            used, runtime = quota.used, quota.limit()
+            if not exceeded(used, runtime):
+                continue
+            used, members = dict(used), list(cache.members(quota.name))
+            for member in members:
+                if member.assigned and self._leaving(member.pod):
+                    sub_into(used, member.amount)
+            if not exceeded(used, runtime):
                 continue
             since = self._since.get(quota.name, now)
             if now - since > self._delay:
                 since = now
-                for pod in victims(cache.members(quota.name), quota.used, runtime, gangs):
+                for pod in victims([member for member in members if not self._leaving(member.pod)], used, runtime, gangs):
                     result.setdefault(pod.uid, (quota.name, pod))
             over[quota.name] = since
         self._since = over

@@ -18,7 +18,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.gangs import what_goes
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs
-from roles.scheduler.plugins.elastic_quota.cache import QuotaCache
+from roles.scheduler.plugins.elastic_quota.cache import QuotaCache, overdue_at
 from roles.scheduler.plugins.elastic_quota.metrics import QuotaMetrics
 from roles.scheduler.plugins.elastic_quota.model import DEFAULT, ROOT, SYSTEM
 from roles.scheduler.plugins.elastic_quota.revoke import Revoker
@@ -168,7 +168,7 @@ class Upkeep:
     async def revoke(self) -> None:
         """Evict pods of quotas that were over their runtime for too long (monitorAllQuotas). Nobody knows of the time in which the machine
         slept, and while a watch is silent they may be under it by now: then they have the same time again."""
-        revoker = Revoker(self._args.delay_evict_time)
+        revoker = Revoker(self._args.delay_evict_time, self._leaves)
         while True:
             await seams.sleep(max(0.05, self._args.revoke_pod_interval))
             self.refresh()
@@ -181,6 +181,10 @@ class Upkeep:
                 api = self._handle.api.within(_EVICT_WITHIN)
                 for quota, pod in due:
                     await self._evict(api, quota, pod, what[pod.uid])
+
+    def _leaves(self, pod: PodInfo) -> bool:
+        """Whether a pod is on its way out, and not for so long that nobody knows whether it goes."""
+        return self._handle.state.leaving(pod) and not (pod.deleting and self._clock() >= overdue_at(pod))
 
     def _record(self, quota: str, pod: PodInfo, what: str) -> None:
         """Why the pod had to go: what its quota uses, may use and is guaranteed, and what the pod takes of it."""

@@ -323,6 +323,23 @@ def test_what_is_over_takes_none_who_has_nothing_of_it(preemptible: str, cpu: st
     assert [victim.name for _, victim in revoker.due(cache, 100.1, NoGangs())] == gone
 
 
+@pytest.mark.feature("SCH-EQ-09")
+@pytest.mark.parametrize(("leaves", "gone"), [(2, []), (1, ["p0"])])
+def test_nobody_goes_instead_of_who_is_leaving(leaves: int, gone: list[str]) -> None:
+    made, cache = world()
+    made.add_nodes(testing.node("n", cpu="6"))
+    made.feed("ElasticQuota", quota("a", {"cpu": "10"}))
+    going = pod("going", "a", leaves, node="n", priority=9)
+    meta = msgspec.structs.replace(going.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    made.add_pods(msgspec.structs.replace(going, metadata=meta))
+    for number, cpu in enumerate((2, 2, 2, 2 - leaves)):
+        made.add_pods(pod(f"p{number}", "a", cpu, node="n", priority=number))
+    cache.trees[""].refresh_all()
+    revoker = Revoker(0.0)
+    assert revoker.due(cache, 100.0, NoGangs()) == []
+    assert [victim.name for _, victim in revoker.due(cache, 100.1, NoGangs())] == gone
+
+
 # ---------------------------------------------------------------- hooks
 
 
