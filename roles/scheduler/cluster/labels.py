@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.api.selectors import whole_number
 from roles.scheduler.cluster.columns import grown
 from roles.scheduler.cluster.interning import Counted
-from roles.scheduler.cluster.terms import DOES_NOT_EXIST, EXISTS, IN, NOT_IN, Requirement, matches_value
+from roles.scheduler.cluster.terms import DOES_NOT_EXIST, EXISTS, GREATER, IN, LESS, NOT_IN, Requirement
 
 Rows = slice | NDArray[np.intp]
 BoolVector = NDArray[np.bool_]
@@ -24,10 +25,11 @@ class LabelColumn:
     """Value ids of one label key by slot; id 0 means that the node lacks the key. An id is another value's once no node has its value: what
     is kept of ids is good for one `node_version` only."""
 
-    __slots__ = ("ids", "key", "values")
+    __slots__ = ("_numbers", "ids", "key", "values")
 
     def __init__(self, key: str, capacity: int) -> None:
         self.key = key
+        self._numbers: tuple[NDArray[np.int64], BoolVector] | None = None
         self.values: Counted[str | None] = Counted(None)
         self.ids: NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
 
@@ -36,6 +38,7 @@ class LabelColumn:
         before = self.ids.item(slot)
         self.ids[slot] = ABSENT if value is None else self.values.hold(value)
         self.values.let_go(before)
+        self._numbers = None
 
     def match(self, requirement: Requirement, rows: Rows) -> BoolVector:
         """Which rows meet a requirement on this key."""
@@ -48,8 +51,29 @@ class LabelColumn:
         if op in (IN, NOT_IN) and len(requirement.values) == 1:
             wanted = self.values.find(requirement.values[0])
             return np.equal(ids, wanted) if op == IN else np.not_equal(ids, wanted)
-        table = np.fromiter((matches_value(requirement, value) for value in self.values), np.bool_, len(self.values))
-        return np.take(table, ids)
+        return np.take(self._table(requirement), ids)
+
+    def _table(self, requirement: Requirement) -> BoolVector:
+        """Which values meet a requirement, by id. Pods may name thousands of values, in thousands of terms: those here are not
+        looked at in turn."""
+        op, wanted = requirement.op, requirement.values
+        if op in (IN, NOT_IN):
+            table = np.full(len(self.values), op == NOT_IN)
+            table[[found for value in wanted if (found := self.values.find(value)) >= 0]] = op == IN
+            return table
+        want = whole_number(wanted[0]) if op in (GREATER, LESS) and len(wanted) == 1 else None
+        if want is None:
+            return np.zeros(len(self.values), dtype=np.bool_)
+        numbers, valid = self._whole_numbers()
+        return valid & (numbers > want if op == GREATER else numbers < want)
+
+    def _whole_numbers(self) -> tuple[NDArray[np.int64], BoolVector]:
+        """By id the values that are numbers, and which are."""
+        if self._numbers is None:
+            found = [None if value is None else whole_number(value) for value in self.values]
+            valid = np.array([number is not None for number in found])
+            self._numbers = np.array([number or 0 for number in found], dtype=np.int64), valid
+        return self._numbers
 
 
 class LabelColumns:
@@ -68,7 +92,8 @@ class LabelColumns:
         if column is None:
             column = self._columns[key] = LabelColumn(key, self._capacity)
             for slot, labels in self._rows.items():
-                column.set(slot, labels.get(key))
+                if key in labels:
+                    column.set(slot, labels[key])
             if len(self._columns) > max(_FEWEST, _BYTES // (column.ids.itemsize * self._capacity)):
                 self._columns.popitem(last=False)
         else:

@@ -11,7 +11,7 @@ from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.labels import BoolVector
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.cluster.terms import IN, NodeTerm, PreferredNodeTerm, Selector, matches_value, node_term, selects
+from roles.scheduler.cluster.terms import IN, NOT_IN, NodeTerm, PreferredNodeTerm, Selector, matches_value, node_term, selects
 from roles.scheduler.config.args import NodeAffinityArgs
 from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.events import NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
@@ -155,6 +155,9 @@ def _fields(cluster: Cluster, term: NodeTerm, rows: Rows) -> BoolVector:
     if listed is not None:
         fitting = [name for name in listed if all(matches_value(field, name) for field in fields)]
         return np.isin(slots, [slot for name in fitting if (slot := cluster.slot_of(name)) >= 0])
+    if all(field.op == NOT_IN for field in fields):
+        excluded = {slot for field in fields for name in field.values if (slot := cluster.slot_of(name)) >= 0}
+        return cluster.alive[slots] & np.isin(slots, list(excluded), invert=True)
     names = [cluster.known_name(slot) for slot in slots.tolist()]
     fits = (bool(name) and all(matches_value(field, name) for field in fields) for name in names)
     return np.fromiter(fits, np.bool_, len(names))

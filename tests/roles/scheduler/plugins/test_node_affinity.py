@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from koord.api.selectors import whole_number
 from roles.scheduler import testing
+from roles.scheduler.cluster import labels, terms
 from roles.scheduler.cluster.terms import IN, NOT_IN, NodeTerm, Requirement
 from roles.scheduler.framework.context import ALL_ROWS
 from roles.scheduler.plugins.node_affinity import any_term
@@ -38,6 +42,40 @@ def test_a_pod_of_a_daemonset_costs_no_look_at_the_names_of_all_nodes(monkeypatc
     assert found.decide(daemon("n7")).node == "n7"
     assert "didn't satisfy plugin(s) [NodeAffinity]" in found.decide(daemon("gone")).message()
     assert len(looks) < 20
+
+
+@pytest.mark.parametrize("op", ["Gt", "Lt", "In", "NotIn"])
+def test_terms_without_number_do_not_look_at_the_labels_of_each_node_in_turn(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, looks = testing.World(), list[str]()
+    found.add_nodes(*(testing.node(f"n{number}", labels={"size": str(number)}) for number in range(50)))
+    for module in (terms, labels):
+        read = getattr(module, "whole_number", whole_number)
+        monkeypatch.setattr(module, "whole_number", lambda text, read=read: (looks.append(text), read(text))[1], raising=False)
+    match = terms.matches_value
+    monkeypatch.setattr(labels, "matches_value", lambda *args: (looks.append(""), match(*args))[1], raising=False)
+    more = [] if op in ("Gt", "Lt") else ["x"]
+    expressions = [{"key": "size", "operator": op, "values": [str(1000 + number), *more]} for number in range(50)]
+    wanted = [{"matchExpressions": [expression]} for expression in expressions]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": wanted}}
+    assert found.decide(testing.pod(affinity={"nodeAffinity": required})).scheduled is (op in ("Lt", "NotIn"))
+    assert len(looks) <= 100
+
+
+VALUES = st.sampled_from(["1", "-2", "30", "x", "", "9223372036854775807", "9223372036854775808", "007"])
+
+
+@given(
+    st.lists(st.none() | VALUES, min_size=1, max_size=6),
+    st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Else"]),
+    st.lists(VALUES, max_size=3),
+    st.none() | VALUES,
+)
+def test_labels_are_matched_as_on_each_node_alone(held: list[str | None], op: str, wanted: list[str], later: str | None) -> None:
+    found, requirement = testing.World(), Requirement("k", op, tuple(sorted(set(wanted))))
+    for first in (held, [later, *held[1:]]):
+        found.add_nodes(*(testing.node(f"n{n}", labels={} if value is None else {"k": value}) for n, value in enumerate(first)))
+        fits = any_term(found.cluster, [NodeTerm((requirement,), ())], np.arange(len(first), dtype=np.intp)).tolist()
+        assert fits == [requirement.matches({} if value is None else {"k": value}) for value in first]
 
 
 def test_names_are_matched_as_on_each_node_alone() -> None:
