@@ -151,13 +151,13 @@ def _fields(cluster: Cluster, term: NodeTerm, rows: Rows) -> BoolVector:
     slots, fields = cluster.slots[rows], term.fields
     if not all(field.key == _NAME_FIELD for field in fields):
         return np.zeros(len(slots), dtype=np.bool_)
-    listed = _pinned(term)
+    listed, excluded = _pinned(term), {name for field in fields if field.op == NOT_IN for name in field.values}
+    rest = [field for field in fields if field.op not in (IN, NOT_IN)]
     if listed is not None:
-        fitting = [name for name in listed if all(matches_value(field, name) for field in fields)]
+        fitting = [name for name in listed - excluded if all(matches_value(field, name) for field in rest)]
         return np.isin(slots, [slot for name in fitting if (slot := cluster.slot_of(name)) >= 0])
-    if all(field.op == NOT_IN for field in fields):
-        excluded = {slot for field in fields for name in field.values if (slot := cluster.slot_of(name)) >= 0}
-        return cluster.alive[slots] & np.isin(slots, list(excluded), invert=True)
+    if not rest:
+        return cluster.alive[slots] & np.isin(slots, [slot for name in excluded if (slot := cluster.slot_of(name)) >= 0], invert=True)
     names = [cluster.known_name(slot) for slot in slots.tolist()]
-    fits = (bool(name) and all(matches_value(field, name) for field in fields) for name in names)
+    fits = (bool(name) and name not in excluded and all(matches_value(field, name) for field in rest) for name in names)
     return np.fromiter(fits, np.bool_, len(names))

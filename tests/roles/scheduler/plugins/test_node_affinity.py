@@ -15,6 +15,7 @@ from roles.scheduler import testing
 from roles.scheduler.cluster import labels, terms
 from roles.scheduler.cluster.terms import IN, NOT_IN, NodeTerm, Requirement
 from roles.scheduler.framework.context import ALL_ROWS
+from roles.scheduler.plugins import node_affinity
 from roles.scheduler.plugins.node_affinity import any_term
 
 NAME = "metadata.name"
@@ -59,6 +60,17 @@ def test_terms_without_number_do_not_look_at_the_labels_of_each_node_in_turn(op:
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": wanted}}
     assert found.decide(testing.pod(affinity={"nodeAffinity": required})).scheduled is (op in ("Lt", "NotIn"))
     assert len(looks) <= 100
+
+
+@pytest.mark.parametrize("op", ["In", "NotIn"])
+def test_names_that_are_listed_are_not_compared_with_each_other(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, looks = world(20), list[Requirement]()
+    match = node_affinity.matches_value
+    monkeypatch.setattr(node_affinity, "matches_value", lambda *args: (looks.append(args[0]), match(*args))[1])
+    fields = [{"key": NAME, "operator": op, "values": [f"x{number}" for number in range(100)]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": fields}]}}
+    assert found.decide(testing.pod(affinity={"nodeAffinity": required})).scheduled is (op == "NotIn")
+    assert not looks
 
 
 VALUES = st.sampled_from(["1", "-2", "30", "x", "", "9223372036854775807", "9223372036854775808", "007"])
