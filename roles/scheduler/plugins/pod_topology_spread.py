@@ -133,13 +133,16 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
 
     def _place(self, ctx: CycleContext, constraint: SpreadConstraint, keys: tuple[str, ...]) -> Place:
         """Where a constraint counts; kept until a node changes."""
-        version, store = ctx.data.get(_PLACES, (-1, {}))
+        version, store, rows = ctx.data.get(_PLACES, (-1, {}, {}))
         if version != ctx.cluster.node_version:
-            store = {}
-            ctx.data[_PLACES] = (ctx.cluster.node_version, store)
+            store, rows = {}, {}
+            ctx.data[_PLACES] = (ctx.cluster.node_version, store, rows)
         known: Place | None = store.get((constraint, keys))
         if known is None:
-            eligible = self._eligible(ctx, constraint, keys)
+            policies = (constraint.honor_affinity, constraint.honor_taints, keys)
+            eligible = rows.get(policies)
+            if eligible is None:
+                eligible = rows[policies] = self._eligible(ctx, constraint, keys)
             ids = ctx.cluster.labels.column(constraint.topology_key).ids
             known = store[constraint, keys] = Place(eligible, np.unique(ids[eligible]))
         return known

@@ -9,6 +9,7 @@ import pytest
 
 from koord.config.errors import InvalidConfig
 from roles.scheduler import testing
+from roles.scheduler.plugins.pod_topology_spread import PodTopologySpread
 
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"
@@ -244,3 +245,19 @@ def test_token_volumes_do_not_split_shapes() -> None:
     assert one.shape is two.shape
     assert one.shape is not three.shape
     assert three.pod.spec.volumes[0].persistent_volume_claim.claim_name == "c"
+
+
+@pytest.mark.feature("SCH-KS-07")
+@pytest.mark.parametrize("when", ["DoNotSchedule", "ScheduleAnyway"])
+def test_where_constraints_count_is_worked_out_once_for_all_of_them(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes have to have the keys of all constraints: it would be their number squared."""
+    world, looks = testing.World(), list[Any]()
+    eligible = PodTopologySpread._eligible
+    monkeypatch.setattr(PodTopologySpread, "_eligible", lambda *args: (looks.append(args), eligible(*args))[1])
+    keys = [f"key-{number}" for number in range(50)]
+    world.add_nodes(*(testing.node(name, labels=dict.fromkeys(keys, name)) for name in ("a", "b")))
+    selector = {"matchLabels": {"app": "x"}}
+    world.add_pods(testing.pod(node="a", labels={"app": "x"}))
+    spread = [{"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": when, "labelSelector": selector} for key in keys]
+    assert world.decide(testing.pod(labels={"app": "x"}, topologySpreadConstraints=spread)).node == "b"
+    assert len(looks) == 1
