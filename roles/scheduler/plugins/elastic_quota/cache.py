@@ -350,15 +350,22 @@ class QuotaCache(Columns):
         before = self._node_amounts.get(slot)
         if before is None and new.node.metadata.deletion_timestamp:
             return
-        if before == new.allocatable:
-            return
-        sub_into(self._node_total, before or {})
-        add_into(self._node_total, new.allocatable)
-        self._node_amounts[slot] = dict(new.allocatable)
-        self._retotal()
+        if before != new.allocatable:
+            self._offer(slot, dict(new.allocatable))
 
     def node_removed(self, slot: int, old: NodeView) -> None:
-        sub_into(self._node_total, self._node_amounts.pop(slot, {}))
+        self._offer(slot, {})
+
+    def _offer(self, slot: int, amounts: ResourceVector) -> None:
+        """What a node offers now. A resource that no node has any more is as one that none ever had: after a restart nobody knows of it."""
+        before = self._node_amounts.pop(slot, {})
+        if amounts:
+            self._node_amounts[slot] = amounts
+        sub_into(self._node_total, before)
+        add_into(self._node_total, amounts)
+        for name in before.keys() - amounts.keys():
+            if not self._node_total[name] and not any(name in others for others in self._node_amounts.values()):
+                del self._node_total[name]
         self._retotal()
 
     # ---------------------------------------------------------------- pods

@@ -292,6 +292,28 @@ def test_one_that_is_not_needed_comes_back() -> None:
     assert [pod.key for pod in victims(members, {"cpu": 6}, {"cpu": 1}, NoGangs())] == ["big"]
 
 
+@pytest.mark.feature("SCH-EQ-05")
+@pytest.mark.parametrize("how", ["the node goes", "its devices go"])
+def test_a_resource_that_no_node_has_any_more_is_shared_as_after_a_restart(how: str) -> None:
+    runtimes = []
+    for restarted in (False, True):
+        made, cache = world()
+        made.add_nodes(testing.node("n", cpu="4"))
+        if not restarted:
+            made.add_nodes(testing.node("g", cpu="4", **{"nvidia.com/gpu": "8"}))
+        for name in ("a", "b"):
+            made.feed("ElasticQuota", quota(name, {"cpu": "8", "nvidia.com/gpu": "8"}, {"nvidia.com/gpu": "4"}))
+            made.add_pods(pod(name, name, 1, requests={"nvidia.com/gpu": "2"}))
+        cache.trees[""].refresh_all()
+        if how == "its devices go":
+            made.add_nodes(testing.node("g", cpu="4"))
+        elif not restarted:
+            made.remove_nodes("g")
+        cache.trees[""].refresh_all()
+        runtimes.append([(found.name, found.runtime, found.scaled_min) for _, found in cache.quotas()])
+    assert runtimes[0] == runtimes[1]
+
+
 @pytest.mark.feature("SCH-EQ-09")
 def test_over_use_is_borne_for_a_while() -> None:
     made, cache = world()
