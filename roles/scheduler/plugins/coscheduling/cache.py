@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -24,12 +24,19 @@ from roles.scheduler.plugins.coscheduling import spec as specs
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 
 _FEW_TRIES = 16  # after which a reason that was not met any more is no reason; more where there are many members to come first
+_LISTED = 20  # gangs that a message names: a group may have thousands
 _NAMED = re.compile(r"\b(pod|by) \S+/\S+")  # pods in a message, which may be others at the next try
 
 
 def unnamed(message: str) -> str:
     """A message without the pods that it names."""
     return _NAMED.sub("pod", message)
+
+
+def some_of(texts: Sequence[str]) -> str:
+    """Texts as a list; of very many the first ones, and how many more there are."""
+    more = len(texts) - _LISTED
+    return ", ".join(texts[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 class Stage(StrEnum):
@@ -344,7 +351,7 @@ class GangCache(Columns):
             ("gang(s) {} have no PodGroup and no pod with a valid minimum", vague),
             ("not enough pods: {}", short),
         )
-        return "; ".join(text.format(", ".join(gangs_at_fault)) for text, gangs_at_fault in parts if gangs_at_fault)
+        return "; ".join(text.format(some_of(gangs_at_fault)) for text, gangs_at_fault in parts if gangs_at_fault)
 
     # ---------------------------------------------------------------- PodGroups
 

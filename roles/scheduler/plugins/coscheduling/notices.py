@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import islice
 
 from koord import seams
 from koord.api.kinds import PODGROUPS
@@ -14,13 +15,13 @@ from koord.api.names import ANNOTATION_GANG_MIN_AVAILABLE
 from koord.kube.references import ObjectRef, reference
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.plugins.coscheduling.cache import WAITING, Gang, GangCache
+from roles.scheduler.plugins.coscheduling.cache import WAITING, Gang, GangCache, some_of
 from roles.scheduler.plugins.coscheduling.spec import FROM_POD_GROUP, minimum_text
 
 _QUIET = 1.0  # seconds without a change before a gang is spoken of
 _LOOK = 0.25
 _IDLE = 1.0  # seconds between two looks while nothing is to be told
-_LOOKED_AT = 20  # members whose own words are compared with the gang's
+_LOOKED_AT = 20  # members, and gangs of the group, whose own words are compared with the gang's
 
 
 def problems_of(gang: Gang, cache: GangCache) -> Iterator[str]:
@@ -44,9 +45,10 @@ def problems_of(gang: Gang, cache: GangCache) -> Iterator[str]:
         children = list(gang.children.values())
         if len({pod.priority for pod in children}) > 1:
             yield "its pods have different priorities: the whole gang is tried when its first pod's turn comes"
-    for identity, other in cache.group_gangs(gang):
-        if other is not None and other.spec is not None and set(other.spec.groups) != set(spec.groups):
-            yield f"gang {identity} of its group lists {', '.join(other.spec.groups)}, not {', '.join(spec.groups)}"
+    groups = set(spec.groups)
+    for identity, other in islice(cache.group_gangs(gang), _LOOKED_AT):  # the others tell themselves where they differ from these
+        if other is not None and other.spec is not None and set(other.spec.groups) != groups:
+            yield f"gang {identity} of its group lists {some_of(other.spec.groups)}, not {some_of(spec.groups)}"
 
 
 class Notices:
@@ -84,6 +86,7 @@ class Notices:
                     self._told.pop(identity, None)
                 elif self._handle.may_write():
                     self.tell(gang)
+                    await seams.sleep(0)  # of a group all gangs are due together
 
     def tell(self, gang: Gang) -> None:
         """The state of one gang, where it was not told already."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import msgspec
@@ -12,8 +13,13 @@ from koord.api.kinds import PODGROUPS, PODS
 from koord.api.names import LABEL_POD_GROUP
 from koord.api.objects import Pod, PodGroup
 from roles.scheduler import testing
+from roles.scheduler.plugins.coscheduling.cache import GangCache
+from roles.scheduler.plugins.coscheduling.notices import problems_of
 from roles.scheduler.plugins.coscheduling.phases import Member, over, step
 from roles.scheduler.plugins.coscheduling.podgroups import ended_member
+from roles.scheduler.plugins.coscheduling.spec import Defaults
+
+from .conftest import GANG
 
 BEFORE, MADE, AFTER = "2025-12-31T23:59:59Z", "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"  # the PodGroup in between
 
@@ -188,3 +194,23 @@ def ended_pod(name: str, *, bound: str, ended: str = "", deleted: str = "") -> P
     }  # fmt: skip
     body = {"metadata": {**meta, "deletionTimestamp": deleted or None}, "spec": {"nodeName": "n"}, "status": status}
     return msgspec.convert(body, Pod)
+
+
+@pytest.mark.feature("SCH-GANG-03")
+def test_a_group_of_very_many_gangs_is_told_in_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, parser, looks = GangCache(Defaults()), testing.World().parser, list[str]()
+    groups = [f"default/{name}{number:03}" for name in ("g", "gone") for number in range(300)]
+    for number in range(300):
+        listed = groups[:-1] if number == 7 else groups
+        notes = {GANG + "name": f"g{number:03}", GANG + "min-available": "1", GANG + "groups": json.dumps(listed)}
+        cache.pod_seen(parser.parse(testing.pod(f"p{number}", uid=f"u{number}", annotations=notes)))
+    of_group = cache.group_gangs
+    monkeypatch.setattr(cache, "group_gangs", lambda gang: ((looks.append(found[0]), found)[1] for found in of_group(gang)))
+    usual, odd = cache.gangs["default/g000"], cache.gangs["default/g007"]
+    for gang in (usual, odd):
+        told = [cache.shortage(gang)]
+        looks.clear()
+        told += problems_of(gang, cache)
+        assert len(looks) <= 20  # each gang compares itself with others: it would be their number to the third for all of them
+        assert len(told) > 1
+        assert all(len(text) < 2000 and " more" in text for text in told)
