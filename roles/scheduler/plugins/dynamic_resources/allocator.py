@@ -6,7 +6,8 @@ allocation is found when there is any. Between devices that are alike no choice 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import NamedTuple, Protocol
 
 from koord.api.objects_resource import DeviceConstraint
@@ -21,6 +22,7 @@ MOST_DEVICES = 32
 MOST_STEPS = 20_000
 """Choices that are tried for one node before it counts as full."""
 _STEPS_BETWEEN_LOOKS = 64  # at the time
+_STEPS_BEFORE_COUNTING = 128  # a search that is longer may be for devices that there are too few of
 _NOTHING: Amounts = {}
 _NONE_DRAWN: Mapping[DeviceId, Amounts] = {}
 
@@ -48,6 +50,10 @@ class AllocatedDevice(NamedTuple):
 Allocation = tuple[AllocatedDevice, ...]
 
 
+class _TooFewError(Exception):
+    """Whatever is tried, there are too few devices."""
+
+
 class TookTooLong(RequestError):
     """The time that a search may take is over."""
 
@@ -59,7 +65,10 @@ def allocate(
     their order, or so that they are kept `together` and whole. Raises RequestError for what cannot be decided, TookTooLong when it was
     given up."""
     search = _Search(claims, stock, used, expired, together=together)
-    return tuple(tuple(given) for given in search.given) if search.claim(0) else None
+    try:
+        return tuple(tuple(given) for given in search.given) if search.claim(0) else None
+    except _TooFewError:
+        return None
 
 
 class Stock:
@@ -205,6 +214,8 @@ class _Search:
         self._steps += 1
         if self._steps > MOST_STEPS:
             raise RequestError(f"request {ask.label}: no allocation was found in {MOST_STEPS} tries")
+        if self._steps == _STEPS_BEFORE_COUNTING and not all(self._enough(claim) for claim in self._claims):
+            raise _TooFewError
         if self._expired is not None and not self._steps % _STEPS_BETWEEN_LOOKS and self._expired():
             raise TookTooLong("timed out trying to allocate devices")
         device = slot.device
@@ -255,6 +266,18 @@ class _Search:
     def _shared(self, device: DeviceView) -> bool:
         """Whether somebody uses a device for several already: what it takes of counters is taken once."""
         return bool(self._sharers.get(device.id)) or device.id in self._used.shared
+
+    def _enough(self, claim: Wanted) -> bool:
+        """Whether there are as many devices as each constraint is about: with one value, or with values of their own. Choosing them one by
+        one finds out only once all sets of fewer were tried."""
+        for constraint in map(_Constraint, claim.constraints):
+            covered = [asks for asks in claim.requests if asks and all(map(constraint.covers, asks))]
+            needed = sum(min(ask.number or 1 for ask in asks) for asks in covered)
+            in_use = () if any(ask.admin for asks in covered for ask in asks) else self._used.taken
+            devices = [slot.device for slot in self._stock.slots if slot.device.id not in in_use]
+            if needed > constraint.most(devices):
+                return False
+        return True
 
     def _draws(self, ask: Ask, device: DeviceView, drawn: Mapping[DeviceId, Amounts] | None = None) -> Amounts | None:
         """What the request takes of a device's capacities; None when they are not enough beside what claims have and what is `drawn`, as
@@ -311,10 +334,22 @@ class _Constraint:
         self._name = constraint.match_attribute or constraint.distinct_attribute or ""
         self._states: list[Values | None] = []
 
+    def covers(self, ask: Ask) -> bool:
+        """Whether it is about the devices of a request."""
+        return not self._requests or ask.request in self._requests or ask.label in self._requests
+
+    def most(self, devices: Iterable[DeviceView]) -> float:
+        """How many of these devices it may allow at most."""
+        values: dict[object, float] = {}
+        for device in devices:
+            for value in device.kind.values(self._name) or ():
+                values[value] = values.get(value, 0) + (inf if device.kind.multiple else 1)  # the same for several requests
+        return len(values) if self._distinct else max(values.values(), default=0)
+
     def add(self, ask: Ask, device: DeviceView) -> bool:
         """Whether the device may be chosen, too; then it counts."""
         before = self._states[-1] if self._states else None
-        if self._requests and ask.request not in self._requests and ask.label not in self._requests:
+        if not self.covers(ask):
             self._states.append(before)
             return True
         values = device.kind.values(self._name)

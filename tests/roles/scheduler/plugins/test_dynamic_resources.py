@@ -14,7 +14,7 @@ from koord.apiserver.cel.devices import compiled
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.framework.events import Action, ClusterEvent
-from roles.scheduler.plugins.dynamic_resources import plugin
+from roles.scheduler.plugins.dynamic_resources import allocator, plugin
 from roles.scheduler.plugins.dynamic_resources.allocator import allocate
 from roles.scheduler.plugins.dynamic_resources.inventory import Use
 from roles.scheduler.testing import SCHEDULER, World, node, pod
@@ -467,6 +467,52 @@ def test_devices_are_counted_on_as_if_all_were_counted_anew(steps: list[tuple[li
     for number in range(4):
         cache._recount(made.cluster.slot_of(f"n{number}"))
     assert counted == (cache.free.tolist(), cache.busy.tolist())
+
+
+def of_numa(name: str, numa: int | list[int] | None, **more: Any) -> Obj:
+    """A device with an attribute `numa` (one number, several or none), and one that no other has."""
+    attributes: Obj = {"uuid": {"string": name}}
+    if numa is not None:
+        attributes["numa"] = {"int": numa} if isinstance(numa, int) else {"ints": numa}
+    return device(name, attributes=attributes, **more)
+
+
+@pytest.mark.feature("SCH-DRA-04")
+@pytest.mark.parametrize(("constraint", "count"), [("matchAttribute", 9), ("distinctAttribute", 3)])
+def test_too_few_devices_for_a_constraint_are_not_tried_in_all_sets(constraint: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocator, "MOST_STEPS", 150)
+    made = world(slice_of("n0", *(of_numa(f"d{number:02}", number % 2) for number in range(16))))
+    requests = [request(f"r{number}") for number in range(count)]
+    assert "cannot allocate all claims" in place(made, *requests, constraints=[{constraint: f"{DRIVER}/numa"}])[1][0]
+
+
+@pytest.mark.feature("SCH-DRA-04")
+@given(
+    st.lists(st.tuples(st.sampled_from([None, 0, 1, [0, 1], [1, 2], 2]), st.booleans()), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(1, 2), st.booleans()), min_size=1, max_size=3),
+    st.lists(st.tuples(st.sampled_from(["matchAttribute", "distinctAttribute"]), st.sets(st.integers(0, 2))), max_size=2),
+)
+@settings(max_examples=150, deadline=None)
+def test_counting_devices_first_changes_no_answer(
+    devices: list[tuple[Any, bool]], requests: list[tuple[int, bool]], constraints: list[tuple[str, set[int]]]
+) -> None:
+    many = {"allowMultipleAllocations": True, "capacity": {"bandwidth": {"value": "10"}}}
+    found = [of_numa(f"d{number}", numa, **(many if shared else {})) for number, (numa, shared) in enumerate(devices)]
+    names = [f"r{number}" for number in range(len(requests))]
+    asked = [
+        {"name": name, "firstAvailable": [alternative("many", count=count), alternative("one")]} if choice else request(name, count=count)
+        for name, (count, choice) in zip(names, requests, strict=True)
+    ]
+    bound = [
+        {kind: f"{DRIVER}/numa", **({"requests": [names[number % len(names)] for number in sorted(about)]} if about else {})}
+        for kind, about in constraints
+    ]
+    answers = []
+    for steps in (0, 1):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(allocator, "_STEPS_BEFORE_COUNTING", steps)
+            answers.append(place(world(slice_of("n0", *found)), *asked, constraints=bound))
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.feature("SCH-DRA-18")
