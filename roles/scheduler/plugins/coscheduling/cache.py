@@ -468,7 +468,9 @@ class GangCache(Columns):
     def rejoins(self, gang: Gang, pod: PodInfo) -> bool:
         """Whether a pod is one of a release that a scheduler before this one began; it is noted as such."""
         group, spec = gang.group, gang.spec
-        if pod.uid not in group.rejoined and not (group.released and spec is not None and spec.once_satisfied):
+        alone = spec is not None and spec.min_number <= 1 and len(spec.groups) == 1  # each of its pods was let go by itself
+        known = alone or (group.released and spec is not None and spec.once_satisfied)
+        if pod.uid not in group.rejoined and not known:
             together = gang.completes_release(pod, self.members(gang, BOUND))
             if together:
                 group.rejoined[pod.uid] = together
