@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,14 +115,21 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
         namespace = ctx.pod.shape.namespace
         return list(terms.concerning(namespace, ctx.pod.labels, ctx.state.namespaces.get(namespace, {})))
 
-    def _weights(self, ctx: CycleContext, brought: Brought) -> Vector:
-        """For each row how many pods that bring a term are on nodes that share its value of the term's key; 0 for rows without the key."""
-        column = ctx.cluster.labels.column(brought.term.topology_key)
-        slots = np.fromiter(brought.slots, dtype=np.intp, count=len(brought.slots))
-        pods = np.fromiter(brought.slots.values(), dtype=np.float64, count=len(brought.slots))
-        sums = np.bincount(column.ids[slots], weights=pods * ctx.cluster.alive[slots], minlength=len(column.values))
-        sums[ABSENT] = 0.0
-        return np.asarray(sums[column.ids])
+    def _weights(self, ctx: CycleContext, terms: Iterable[tuple[Brought, float]]) -> Iterator[Vector]:
+        """Of the terms of one key together (there may be thousands), for each row how many pods that bring one are on nodes that share its
+        value of the key, times what the term counts; 0 for rows without the key."""
+        by_key: dict[str, list[tuple[Brought, float]]] = {}
+        for brought, value in terms:
+            by_key.setdefault(brought.term.topology_key, []).append((brought, value))
+        for key, found in by_key.items():
+            column, lengths = ctx.cluster.labels.column(key), [len(brought.slots) for brought, _ in found]
+            count = sum(lengths)
+            slots = np.fromiter(itertools.chain.from_iterable(brought.slots for brought, _ in found), np.intp, count)
+            pods = np.fromiter(itertools.chain.from_iterable(brought.slots.values() for brought, _ in found), np.float64, count)
+            pods *= np.repeat([value for _, value in found], lengths)
+            sums = np.bincount(column.ids[slots], weights=pods * ctx.cluster.alive[slots], minlength=len(column.values))
+            sums[ABSENT] = 0.0
+            yield np.asarray(sums[column.ids])
 
     # ---------------------------------------------------------------- filter
 
@@ -163,8 +170,8 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
     def _judge(self, ctx: CycleContext) -> Codes | None:
         shape = ctx.pod.shape
         codes: Codes | None = None
-        for brought in self._brought(ctx, self._terms.anti):
-            codes = _refuse(codes, self._weights(ctx, brought) > 0, _EXISTING)
+        for weights in self._weights(ctx, ((brought, 1.0) for brought in self._brought(ctx, self._terms.anti))):
+            codes = _refuse(codes, weights > 0, _EXISTING)
         for term in shape.anti_affinity:
             codes = _refuse(codes, self._by_node(ctx, self._counter(ctx, (term,)), term.topology_key) > 0, _ANTI)
         if shape.affinity:
@@ -207,10 +214,9 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
         shape = ctx.pod.shape
         parts = [weight * self._by_node(ctx, self._counter(ctx, (term,)), term.topology_key) for weight, term in shape.preferred_affinity]
         if shape.preferred_affinity or not self.args.ignore_preferred_terms_of_existing_pods:
-            for brought in self._brought(ctx, self._terms.preferred):
-                value = brought.weight or self.args.hard_pod_affinity_weight
-                if value:
-                    parts.append(value * self._weights(ctx, brought))
+            hard = self.args.hard_pod_affinity_weight
+            weighted = ((brought, float(brought.weight or hard)) for brought in self._brought(ctx, self._terms.preferred))
+            parts += self._weights(ctx, ((brought, value) for brought, value in weighted if value))
         return np.asarray(sum(parts[1:], parts[0])[rows]) if parts else 0.0
 
 

@@ -261,3 +261,24 @@ def test_where_constraints_count_is_worked_out_once_for_all_of_them(when: str, m
     spread = [{"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": when, "labelSelector": selector} for key in keys]
     assert world.decide(testing.pod(labels={"app": "x"}, topologySpreadConstraints=spread)).node == "b"
     assert len(looks) == 1
+
+
+@pytest.mark.feature("SCH-KS-06")
+@pytest.mark.parametrize("required", [True, False])
+def test_terms_of_one_key_that_select_a_pod_are_summed_together(required: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = world({"a": "a", "b": "b", "c": ""})
+    terms = [
+        {"labelSelector": {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": [str(number)]}]}, "topologyKey": ZONE}
+        for number in range(100)
+    ]
+    preferred = [{"weight": 1, "podAffinityTerm": term} for term in terms]
+    rules = (
+        {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        if required
+        else {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
+    )
+    found.add_pods(testing.pod(node="a", labels={"app": "x"}, affinity={"podAntiAffinity": rules}))
+    looks, column = list[str](), found.cluster.labels.column
+    monkeypatch.setattr(type(found.cluster.labels), "column", lambda self, key: (looks.append(key), column(key))[1])
+    assert found.decide(testing.pod(labels={"app": "x"})).node in ("b", "c")
+    assert looks.count(ZONE) < 10
