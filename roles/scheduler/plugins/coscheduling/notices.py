@@ -6,6 +6,7 @@ A gang comes in pod by pod, so nothing is told before it was quiet for a moment.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from itertools import islice
 
@@ -13,10 +14,13 @@ from koord import seams
 from koord.api.kinds import PODGROUPS
 from koord.api.names import ANNOTATION_GANG_MIN_AVAILABLE
 from koord.kube.references import ObjectRef, reference
+from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.coscheduling.cache import WAITING, Gang, GangCache, some_of
 from roles.scheduler.plugins.coscheduling.spec import FROM_POD_GROUP, minimum_text
+
+log = logging.getLogger(__name__)
 
 _QUIET = 1.0  # seconds without a change before a gang is spoken of
 _LOOK = 0.25
@@ -85,7 +89,10 @@ class Notices:
                 if gang is None:
                     self._told.pop(identity, None)
                 elif self._handle.may_write():
-                    self.tell(gang)
+                    try:
+                        self.tell(gang)
+                    except DEFECTS:
+                        log.exception("gang %s could not be spoken of", identity)
                     await seams.sleep(0)  # of a group all gangs are due together
 
     def tell(self, gang: Gang) -> None:

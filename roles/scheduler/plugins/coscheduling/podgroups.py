@@ -16,6 +16,7 @@ from koord.api.kinds import PODGROUPS, SCHEDULING_PODGROUPS, SCHEDULING_PODGROUP
 from koord.api.objects import Pod, PodGroup, SchedulingPodGroup
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.servertime import clock_of
+from roles.scheduler.cluster.defects import DEFECTS, ends_us
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.coscheduling.cache import Gang, GangCache, bound_at
 from roles.scheduler.plugins.coscheduling.conditions import due
@@ -121,6 +122,11 @@ class PodGroups:
             self._busy.add(identity)
             try:
                 await self.sync(identity)
+            except DEFECTS as failure:  # of one group, which is to hold up no other
+                if ends_us(failure):
+                    raise
+                log.exception("PodGroup %s could not be looked at", identity)
+                asyncio.get_running_loop().call_later(_RETRY, self._mark, identity)
             finally:
                 # Members change one by one: a group that was looked at rests a little, a big one longer.
                 gang = self._cache.gangs.get(identity)

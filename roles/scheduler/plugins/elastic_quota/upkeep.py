@@ -14,6 +14,7 @@ from koord.api.objects import ElasticQuota, convert
 from koord.decisions.record import Record, Subject, Term
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.kube.servertime import clock_of
+from roles.scheduler.cluster.defects import DEFECTS, ends_us
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.gangs import what_goes
 from roles.scheduler.framework.handle import Handle
@@ -122,7 +123,12 @@ class Upkeep:
 
         async def one(quota: Quota, shown: ElasticQuota, patch: Patch) -> None:
             async with gate:
-                await self._patch(quota, shown, patch)
+                try:
+                    await self._patch(quota, shown, patch)
+                except DEFECTS as failure:  # of one quota, which is to hold up no other
+                    if ends_us(failure):
+                        raise
+                    log.exception("status of quota %s could not be written", quota.name)
 
         await asyncio.gather(*(one(*item) for item in due))
 

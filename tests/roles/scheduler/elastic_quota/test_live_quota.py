@@ -14,6 +14,7 @@ import pytest
 from koord.accounting.resources import parse
 from koord.api.kinds import ELASTICQUOTAS, NAMESPACES, PODS, PRIORITYCLASSES
 from koord.kube.errors import NotFound
+from roles.scheduler.plugins.elastic_quota.upkeep import Upkeep
 from tests.support import patience
 
 PREFIX = "quota.scheduling.koordinator.sh/"
@@ -326,6 +327,33 @@ def test_what_is_used_beyond_the_share_is_taken_back(scheduler: Any) -> None:
             (record,) = [record for record in told if record.verdict == "Evicted"]
             assert record.numbers["quota"] == "borrower"
             assert {term.name: term.value for term in record.terms}["cpu"] == 9000
+
+    run(body)
+
+
+@pytest.mark.feature("SCH-EQ-10")
+def test_a_defect_that_one_quota_shows_holds_up_no_other(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep, patch, starts = Upkeep.keep_status, Upkeep._patch, list[Any]()
+
+    async def patched(self: Any, quota: Any, *rest: Any) -> None:
+        if quota.name == "bad":
+            raise RuntimeError("one more defect")
+        await patch(self, quota, *rest)
+
+    monkeypatch.setattr(Upkeep, "keep_status", lambda self: (starts.append(self), keep(self))[1])
+    monkeypatch.setattr(Upkeep, "_patch", patched)
+
+    async def body() -> None:
+        async with quotas(scheduler) as q:
+            await q.live.node("n", cpu="10")
+            for name in ("bad", "good"):
+                await q.quota(name, {"cpu": "10"})
+                await q.pod(f"{name}-0", name, cpu="2")
+                await q.live.bound(f"{name}-0")
+            await q.shows("good", "used", {"cpu": "2"})
+            await q.pod("good-1", "good", cpu="1")
+            await q.shows("good", "used", {"cpu": "3"})
+            assert len(starts) == 1
 
     run(body)
 

@@ -13,6 +13,7 @@ from koord.api.kinds import PODGROUPS, PODS
 from koord.api.names import LABEL_POD_GROUP
 from koord.api.objects import Pod, PodGroup
 from roles.scheduler import testing
+from roles.scheduler.plugins.coscheduling import notices, podgroups
 from roles.scheduler.plugins.coscheduling.cache import GangCache
 from roles.scheduler.plugins.coscheduling.notices import problems_of
 from roles.scheduler.plugins.coscheduling.phases import Member, over, step
@@ -138,6 +139,32 @@ def test_groups_that_are_over_are_left_alone() -> None:
     assert not over(group(phase="Scheduled", scheduled=2, scheduleStartTime="2026-01-02T00:00:00Z"))
     assert not over(group(phase="Running", scheduled=2, running=1, scheduleStartTime="2026-01-03T00:00:01Z"))
     assert not over(group(phase="Scheduled", scheduled=2, scheduleStartTime="when it was"))
+
+
+@pytest.mark.feature("SCH-GANG-09")
+def test_a_defect_that_one_group_shows_holds_up_no_other(gangs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(of: Any, name: Any) -> Any:
+        return lambda subject, *rest: (of(subject, *rest), 1 / (name(subject) != "a-bad"))[0]
+
+    starts = list[Any]()
+    for keeper in (podgroups.PodGroups, notices.Notices):
+        monkeypatch.setattr(keeper, "run", lambda self, run=keeper.run: (starts.append(self), run(self))[1])
+    monkeypatch.setattr(podgroups, "step", broken(podgroups.step, lambda group: group.metadata.name))
+    monkeypatch.setattr(notices, "problems_of", broken(notices.problems_of, lambda gang: gang.name))
+
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            for name in ("a-bad", "good"):
+                await g.group(name, 2)
+                await g.member(f"{name}-0", name)
+            await g.podgroup("good", lambda s: s.get("phase") == "Pending")
+            await g.event("good", "GangNotReady")
+            await g.group("better", 1)
+            await g.podgroup("better", lambda s: s.get("phase") == "Pending")
+            assert not (await g.client.get(PODGROUPS, "a-bad", "default")).get("status")
+            assert len(starts) == 2  # neither had to be started again
+
+    asyncio.run(run())
 
 
 @pytest.mark.feature("SCH-GANG-09")
