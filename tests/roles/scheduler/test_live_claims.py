@@ -333,7 +333,8 @@ def test_what_another_leader_has_bound_meanwhile_is_not_given_back(scheduler: An
 
 
 @pytest.mark.feature("SCH-DRA-08")
-def test_a_claim_that_cannot_be_given_back_holds_up_no_other(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failure", [ServerError(500, "InternalError", "no"), KeyError("one more defect")])
+def test_a_claim_that_cannot_be_given_back_holds_up_no_other(scheduler: Any, failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with scheduler() as live:
             await live.node("n")
@@ -344,7 +345,7 @@ def test_a_claim_that_cannot_be_given_back_holds_up_no_other(scheduler: Any, mon
             async def failing(key: str, pod: str, release: Any) -> None:
                 tried.append(key)
                 if key == "default/stuck":
-                    raise ServerError(500, "InternalError", "no")
+                    raise failure
                 await give_back(key, pod, release)
 
             monkeypatch.setattr(releases, "_one", failing)

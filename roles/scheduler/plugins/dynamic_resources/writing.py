@@ -13,6 +13,7 @@ from koord import seams
 from koord.api.kinds import PODS, RESOURCECLAIMS
 from koord.api.times import format_time
 from koord.kube.errors import ApiError, Conflict, NotFound
+from roles.scheduler.cluster.defects import DEFECTS, ends_us
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.dynamic_resources.claims import Assumed, Claims
@@ -217,8 +218,11 @@ class Releases:
                     break
                 try:
                     await self._one(key, pod, release)
-                except ApiError as failure:
-                    log.warning("resourceclaim %s cannot be given back: %s; trying again", key, failure)
+                except DEFECTS as failure:
+                    if ends_us(failure):
+                        raise
+                    trace = None if isinstance(failure, ApiError) else failure
+                    log.warning("resourceclaim %s cannot be given back: %s; trying again", key, failure, exc_info=trace)
                     if self._waiting.get((key, pod)) is release:
                         pause = _PAUSES[min(failures, len(_PAUSES) - 1)]
                         self._later[key, pod] = failures + 1, loop.time() + pause

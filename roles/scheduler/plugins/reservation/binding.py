@@ -13,6 +13,7 @@ from koord.api.annotations import parse_reservation_allocated
 from koord.api.kinds import PODS, RESERVATIONS
 from koord.api.v1alpha1.reservation import PHASE_FAILED, PHASE_SUCCEEDED
 from koord.kube.errors import ApiError, Conflict, NotFound
+from roles.scheduler.cluster.defects import DEFECTS, ends_us
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import BindDraft, CycleContext
 from roles.scheduler.framework.handle import Handle
@@ -124,9 +125,12 @@ class Writer:
                     await self._remove(orphan)
                 except NotFound:
                     continue
-                except ApiError as failure:
-                    log.warning("pod %s: annotation %s could not be removed: %s", orphan.pod.key, _KEY, failure)
+                except DEFECTS as failure:
                     orphans.append(orphan)
+                    if ends_us(failure):
+                        raise
+                    trace = None if isinstance(failure, ApiError) else failure
+                    log.warning("pod %s: annotation %s could not be removed: %s", orphan.pod.key, _KEY, failure, exc_info=trace)
                     await seams.sleep(1.0)
             await seams.sleep(_POLL)
 

@@ -9,15 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from koord import seams
 from koord.accounting.resources import is_extended
 from koord.api.objects import Reservation
 from koord.api.times import format_time, parse_time
 from koord.config.errors import InvalidConfig
+from koord.kube.errors import ServerError
 from roles.scheduler import testing
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import BindDraft
 from roles.scheduler.framework.events import Action, ClusterEvent
 from roles.scheduler.plugins.reservation.controller import Controller
+from roles.scheduler.plugins.reservation.ledger import Orphan
 from roles.scheduler.plugins.reservation.metrics import ReservationMetrics
 from roles.scheduler.plugins.reservation.reserve_pod import HIGHEST_PRIORITY, read
 from roles.scheduler.plugins.reservation.status import expired, unscheduled
@@ -197,6 +200,33 @@ def test_pods_whose_annotation_is_being_written_are_known_until_they_are_gone() 
     assert left_over(others[-1])
     world.plugin.pod_gone(others[-1].uid)
     assert not left_over(others[-1])
+
+
+@pytest.mark.feature("SCH-RSV-08")
+@pytest.mark.parametrize("failure", [ServerError(500, "InternalError", "no"), KeyError("one more defect")])
+def test_an_annotation_that_cannot_be_taken_off_holds_up_no_other(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, done = World(), list[str]()
+    writer, orphans = world.plugin.writer, world.plugin.ledger.orphans
+    world.handle.may_write = lambda: True
+    orphans += [Orphan(world.parser.parse(testing.pod(name)), "r-uid", running=True) for name in ("bad", "good")]
+
+    async def remove(orphan: Orphan) -> None:
+        if orphan.pod.name == "bad":
+            raise failure
+        done.append(orphan.pod.name)
+
+    async def run() -> None:
+        monkeypatch.setattr(writer, "_remove", remove)
+        monkeypatch.setattr(seams, "sleep", lambda seconds: asyncio.sleep(0))
+        work = asyncio.create_task(writer.run())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not work.done()
+        work.cancel()
+
+    asyncio.run(run())
+    assert done == ["good"]
+    assert [orphan.pod.name for orphan in orphans] == ["bad"]
 
 
 @pytest.mark.feature("SCH-RSV-12")
