@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -79,19 +79,20 @@ class LabelColumn:
 class LabelColumns:
     """The columns of label keys in use; those not asked for the longest are dropped, and filled again when they are."""
 
-    __slots__ = ("_capacity", "_columns", "_rows")
+    __slots__ = ("_capacity", "_columns", "_having", "_rows")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._columns: OrderedDict[str, LabelColumn] = OrderedDict()
         self._rows: dict[int, Mapping[str, str]] = {}
+        self._having: Counter[str] = Counter()  # by key the nodes that have it: pods may name thousands of keys that none has
 
     def column(self, key: str) -> LabelColumn:
         """The column of a key."""
         column = self._columns.get(key)
         if column is None:
             column = self._columns[key] = LabelColumn(key, self._capacity)
-            for slot, labels in self._rows.items():
+            for slot, labels in self._rows.items() if key in self._having else ():
                 if key in labels:
                     column.set(slot, labels[key])
             if len(self._columns) > max(_FEWEST, _BYTES // (column.ids.itemsize * self._capacity)):
@@ -104,6 +105,11 @@ class LabelColumns:
         """Take over the labels of a node."""
         before = self._rows.get(slot, {})
         self._rows[slot] = labels
+        self._having.update(labels.keys() - before.keys())
+        for key in before.keys() - labels.keys():
+            self._having[key] -= 1
+            if not self._having[key]:
+                del self._having[key]
         for key in before.keys() | labels.keys():
             column = self._columns.get(key)
             if column is not None:

@@ -73,6 +73,36 @@ def test_names_that_are_listed_are_not_compared_with_each_other(op: str, monkeyp
     assert not looks
 
 
+class Labels(dict[str, str]):
+    """Labels of a node that count how often they are looked at."""
+
+    looks = 0
+
+    def __contains__(self, key: object) -> bool:
+        self.looks += 1
+        return super().__contains__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.looks += 1
+        return super().get(key, default)
+
+
+def test_nodes_are_not_looked_at_for_a_key_that_none_has() -> None:
+    columns, nodes = labels.LabelColumns(4), [Labels(a="x"), Labels(a="y", b="z")]
+    for slot, node in enumerate(nodes):
+        columns.set(slot, node)
+    columns.set(1, nodes[0])  # `b` went
+    before = sum(node.looks for node in nodes)
+    assert not any(columns.column(key).ids.any() for key in ("b", *(f"key-{number}" for number in range(100))))
+    assert sum(node.looks for node in nodes) == before
+    assert columns.column("a").ids.tolist() == [1, 1, 0, 0]
+    columns.set(0, nodes[1])
+    assert columns.column("b").ids.tolist() == [1, 0, 0, 0]
+    columns.clear(0)
+    columns.clear(1)
+    assert not columns.column("a").ids.any()
+
+
 VALUES = st.sampled_from(["1", "-2", "30", "x", "", "9223372036854775807", "9223372036854775808", "007"])
 
 
