@@ -230,13 +230,9 @@ class NodeNUMAResource(
         binding, strict = self._binding(request, slot), POLICY_CODES[policy] >= checks.STRICT
         if not request.amounts or (binding is None and not strict):
             return ()
-        reasons: tuple[str, ...] = ()
-        for mask in masks_to_try(facts, policy, facts.zones) if strict else (None,):
-            tried = self._trials.attempt_alone(ctx, slot, request, binding, _nodes(mask))
-            if not isinstance(tried, Status):
-                return ()
-            reasons = tried.reasons
-        return reasons
+        masks = masks_to_try(facts, policy, facts.zones) if strict else (None,)
+        tried = self._trials.attempt_alone(ctx, slot, request, binding, [_nodes(mask) for mask in masks])
+        return tried.reasons if isinstance(tried, Status) else ()
 
     # ---------------------------------------------------------------- NUMA policy and hints
 

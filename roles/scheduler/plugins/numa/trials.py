@@ -14,7 +14,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.restoring import TAKEN_OVER, RestoredReservation
 from roles.scheduler.framework.status import Status, unschedulable
-from roles.scheduler.plugins.numa.allocator import Binding, Pool, Share, allocate, masks_to_try, pool_of, share_of, within
+from roles.scheduler.plugins.numa.allocator import Binding, Pool, Share, allocate, enough_on, masks_to_try, pool_of, share_of, within
 from roles.scheduler.plugins.numa.columns import NumaColumns
 from roles.scheduler.plugins.numa.facts import Facts
 from roles.scheduler.plugins.numa.picks import NOT_ENOUGH
@@ -97,11 +97,20 @@ class Trials:
         return _allocate(facts, request, binding, self._inside(ctx, slot, facts, request, use), nodes, designation(ctx.pod))
 
     def attempt_alone(
-        self, ctx: CycleContext, slot: int, request: Request, binding: Binding | None, nodes: Sequence[int] | None
+        self, ctx: CycleContext, slot: int, request: Request, binding: Binding | None, choices: Sequence[Sequence[int] | None]
     ) -> Record | Status:
-        """The allocation without any of the reservations that the pod may use."""
-        facts = self._columns.at(slot).facts
-        return _allocate(facts, request, binding, self._beside(ctx, slot, facts, request), nodes, designation(ctx.pod), pick=False)
+        """The allocation without any of the reservations that the pod may use, on the first of these sets of NUMA nodes that has it; or why
+        the last one has not."""
+        facts, designated = self._columns.at(slot).facts, designation(ctx.pod)
+        pool = self._beside(ctx, slot, facts, request)
+        enough = enough_on(facts, request.amounts, pool.amounts)
+        tried: Record | Status = _NO_RECORD
+        for number, nodes in enumerate(choices, 1):
+            if nodes is None or designated is not None or number == len(choices) or enough(nodes):
+                tried = _allocate(facts, request, binding, pool, nodes, designated, pick=False)
+                if isinstance(tried, Record):
+                    break
+        return tried
 
     def expected(self, slot: int, pod: PodInfo, request: Request, binding: Binding | None, policy: Policy) -> Record | None:
         """What a pod will get of a node that it waits for, whatever reservations there are: of what is free or, where that is not enough,

@@ -328,6 +328,28 @@ def test_sets_of_numa_nodes_that_have_too_little_together_are_not_tried(
     assert 0 < len(tried) <= most
 
 
+@pytest.mark.feature("SCH-NUMA-13")
+def test_sets_of_numa_nodes_that_have_too_little_beside_reservations_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reservation is too small for its owner, which fits beside it on three of eight NUMA nodes of 4 CPUs."""
+    found, tried = NumaWorld(installed_profile()), list[Any]()
+    found.machine("n", sockets=2, nodes=4, cores=2, memory="8Gi", labels=RESTRICTED)
+    kept = json.dumps({"numaNodeResources": [{"node": 0, "resources": {"cpu": "1"}}]})
+    annotations = {names.ANNOTATION_RESOURCE_STATUS: kept}
+    found.feed("Reservation", reservation("r", "n", cpu="1", memory=None, annotations=annotations, policy="Restricted"))
+    alone = trials.Trials.attempt_alone
+    allocate = trials.allocate
+
+    def looked(*args: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(trials, "allocate", lambda *args, **more: tried.append(args) or allocate(*args, **more))
+            return alone(*args)
+
+    monkeypatch.setattr(trials.Trials, "attempt_alone", looked)
+    decision = found.decide(testing.pod(cpu="11", memory="1Gi", labels=OWNER))
+    assert decision.scheduled, decision.message()
+    assert 0 < len(tried) <= 2
+
+
 @given(
     st.sampled_from(["Restricted", "BestEffort"]), st.booleans(), st.sampled_from([LSR, {}]), st.integers(1, 14), st.integers(1, 24),
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 8), st.integers(0, 15)), min_size=4, max_size=4),
