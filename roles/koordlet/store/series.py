@@ -89,6 +89,11 @@ class Points:
         self._start = bisect_left(self._times, oldest, self._start)
         self.compact()
 
+    def keep(self, share: float) -> None:
+        """Forget the oldest points but for that share of all, and the newest one."""
+        self._start = len(self._times) - max(int(len(self) * share), min(len(self), 1))
+        self.compact()
+
     def shift(self, by_ms: int, newest: int) -> None:
         """Move all points by so much, and forget those that are after a time (ms) then: they would block every later sample."""
         self._times = array("q", [time + by_ms for time in self._times])

@@ -130,16 +130,26 @@ class MetricStore:
             for key in [k for k, p in group.items() if p.last_time is None or p.last_time < oldest]:
                 del group[key]
         if 0 < self._max_bytes < self.size_bytes:
-            self._shrink(now)
+            self._shrink()
 
-    def _shrink(self, now: float) -> None:
-        factor = self._max_bytes / self.size_bytes * 0.9
-        self.evictions += 1
-        log.warning("metric store holds %d bytes, %d are allowed: shortening every series", self.size_bytes, self._max_bytes)
-        for kind, group in self._series.items():
-            oldest = round(now * 1000 - self._window_ms(kind) * factor)
+    def _shrink(self) -> None:
+        """Give back what has expired, then shorten the series of pods and their like, and those of the node only where that does not do."""
+        for group in self._series.values():
             for points in group.values():
-                points.drop_before(oldest)
+                points.compact()
+        size, allowed = self.size_bytes, self._max_bytes * 0.9
+        if size <= self._max_bytes:
+            return
+        self.evictions += 1
+        log.warning("metric store holds %d bytes, %d are allowed: shortening its series", size, self._max_bytes)
+        node = sum(len(points) for kind in kinds.NODE_LEVEL for points in self._series[kind].values()) * _POINT_BYTES
+        spared = kinds.NODE_LEVEL if node < allowed / 2 else frozenset()
+        kept = node if spared else 0
+        factor = (allowed - kept) / (size - kept)
+        for kind, group in self._series.items():
+            if kind not in spared:
+                for points in group.values():
+                    points.keep(factor)
 
     # -- reading -----------------------------------------------------------------------------------------------------------
 

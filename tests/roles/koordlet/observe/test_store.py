@@ -123,6 +123,36 @@ class TestWriting:
             store.append(T0 + i, [(kinds.POD_CPU, (str(n),), 1.0) for n in range(5)])
         assert MetricsView(store, T0 + 320).last(kinds.POD_CPU, pod_uid="3") == 1
 
+    def test_a_byte_limit_leaves_the_windows_of_the_node(self) -> None:
+        """The node's few series are what its aggregated usage of an hour comes from."""
+        store = MetricStore(max_bytes=16 * 1000)
+        store.want(node_window=3600.0, window=3600.0)
+        for i in range(0, 3600, 10):
+            store.append(T0 + i, [(kinds.NODE_CPU, (), 1.0), *((kinds.POD_CPU, (str(n),), 1.0) for n in range(5))])
+        store.expire(T0 + 3590)
+        assert store.evictions == 1
+        assert store.size_bytes <= 16 * 1000
+        view = MetricsView(store, T0 + 3590)
+        assert view.count(kinds.NODE_CPU, 3600) == 360
+        assert 0 < view.count(kinds.POD_CPU, 3600, pod_uid="3") < 120
+
+    def test_a_byte_limit_counts_no_points_that_have_expired(self) -> None:
+        store = MetricStore(max_bytes=16 * 360)
+        for i in range(390):
+            store.append(T0 + i, [(kinds.POD_CPU, ("a",), 1.0)])
+        assert store.size_bytes > 16 * 360
+        store.expire(T0 + 389)
+        assert store.evictions == 0
+        assert MetricsView(store, T0 + 389).count(kinds.POD_CPU, 330, pod_uid="a") == 331
+
+    def test_a_byte_limit_holds_where_no_window_is_full_yet(self) -> None:
+        store = MetricStore(max_bytes=16 * 100)
+        for i in range(50):
+            store.append(T0 + i, [(kinds.POD_CPU, (str(n),), 1.0) for n in range(5)])
+        store.expire(T0 + 50)
+        assert store.size_bytes <= 16 * 100
+        assert MetricsView(store, T0 + 50).last(kinds.POD_CPU, pod_uid="3") == 1
+
     def test_zero_is_no_limit(self) -> None:
         """As in the store of Prometheus, whose options these are."""
         store = MetricStore(retention=0.0, max_bytes=0)
