@@ -30,8 +30,9 @@ class ContainerKiller:
         self._root, self._options = root, options
 
     async def __call__(self, pod: PodState) -> str | None:
-        """Stop the containers of ``spec.containers`` that run; what went wrong, or None."""
-        running = [container for container in pod.containers if container.spec is not None and container.id and container.running]
+        """Stop all containers that run; what went wrong, or None. Sidecars and those of ``kubectl debug`` hold memory, too."""
+        declared = [container for container in (*pod.containers, *pod.init_containers) if container.spec is not None]
+        running = [container for container in (*declared, *pod.ephemeral_containers) if container.id and container.running]
         if not running:
             return "no container is running"
         failures = [f"container {each.name}: {failure}" for each in running if (failure := await self._stop(each.id)) is not None]

@@ -42,7 +42,12 @@ def container(name: str, *, running: bool = True, declared: bool = True) -> Simp
 
 
 def stop(
-    socket: Path, *containers: SimpleNamespace, unknown: tuple[str, ...] = (), prefix: str = "unix://"
+    socket: Path,
+    *containers: SimpleNamespace,
+    init: tuple[SimpleNamespace, ...] = (),
+    debug: tuple[SimpleNamespace, ...] = (),
+    unknown: tuple[str, ...] = (),
+    prefix: str = "unix://",
 ) -> tuple[str | None, list[str]]:
     """What went wrong, and what was stopped."""
 
@@ -54,7 +59,8 @@ def stop(
         (socket.parent / "made").rename(socket)
         try:
             killer = ContainerKiller(HostRoot(), Options(containerd_endpoint=f"{prefix}{socket}"))
-            return await killer(SimpleNamespace(containers=containers)), runtime.stopped  # type: ignore[arg-type]
+            pod = SimpleNamespace(containers=containers, init_containers=init, ephemeral_containers=debug)
+            return await killer(pod), runtime.stopped  # type: ignore[arg-type]
         finally:
             await server.stop(None)
 
@@ -72,6 +78,14 @@ def test_a_container_that_cannot_be_stopped_is_told_and_the_others_are_stopped(t
     failure, stopped = stop(tmp_path / "s", container("a"), container("b"), unknown=("a",))
     assert (failure, stopped) == ("container a: NOT_FOUND: no such container", ["b"])
     assert stop(tmp_path / "s", container("a", running=False)) == ("no container is running", [])
+
+
+@pytest.mark.feature("KA-EVX-01")
+def test_sidecars_and_debug_containers_are_stopped_too(tmp_path: Path) -> None:
+    init = (container("prepare", running=False), container("sidecar"))
+    debug = (container("shell", declared=False), container("left", running=False, declared=False))
+    assert stop(tmp_path / "s", container("a"), init=init, debug=debug) == (None, ["a", "sidecar", "shell"])
+    assert stop(tmp_path / "t", container("a", running=False), init=(container("prepare"),)) == (None, ["prepare"])
 
 
 @pytest.mark.feature("KA-EVX-01")
