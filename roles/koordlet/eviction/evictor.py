@@ -2,8 +2,9 @@
 
 With ``--only-evict-by-api=true`` the API is everything. Otherwise containers are also stopped through the CRI, without grace: after
 the API agreed, so that what they hold is free at once, and instead of it when the API server is silent and the need is critical.
-Silence is no connection, no answer within :data:`ANSWER`, or 504. Every other answer is one, a refusal above all: a disruption budget, an
-admission policy, missing rights, a server that failed.
+Silence is no connection, no answer within :data:`ANSWER` from a server that does not tell of the node either, or 504. Every other answer
+is one, a refusal above all: a disruption budget, an admission policy, missing rights, a server that failed. An admission webhook that takes
+its time may be about to protect the pod.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
 from koord import seams
+from koord.api.kinds import NODES
 from koord.decisions.record import Record, Subject
 from koord.kube import errors
 from roles.koordlet.audit.log import AuditEvent
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 
 #: So long (seconds) an eviction may take. The node may not have the time, and a lost answer does no harm: the uid is a precondition.
 ANSWER = 5.0
+#: So long (seconds) a server that did not answer that has to tell of the node, which it reads from its store.
+SIGN_OF_LIFE = 2.0
 #: An evicted pod is not evicted again for this long (seconds); it may take that long to go away.
 REMEMBER = 120.0
 #: So long (seconds) after its eviction a pod counts as gone that is not known to be about to go. It may have a long grace, or have been
@@ -161,13 +165,30 @@ class PodEvictor:
             async with asyncio.timeout(ANSWER):
                 await self.client.evict(pod.namespace, pod.name, uid=pod.uid)
         except TimeoutError:
+            if await self._answers_others(pod.pod.spec.node_name):
+                return f"the API server answers, but not to an eviction within {ANSWER:g} s (a slow admission webhook?)", Answer.REFUSED
             return f"the API server does not answer: nothing came within {ANSWER:g} s", Answer.SILENCE
         except errors.NotFound:
             return None, Answer.REFUSED  # it is gone already: there is nothing to stop
         except errors.TooManyRequests as error:
             return f"a disruption budget does not allow it now: {error.message}", Answer.REFUSED
         except errors.ApiError as error:
-            silent = isinstance(error, errors.Unreachable) or error.status in _SILENT
+            silent = _is_silence(error)
             what = "the API server does not answer" if silent else "the API server refuses"
             return f"{what}: {error}", Answer.SILENCE if silent else Answer.REFUSED
         return None, Answer.AGREED
+
+    async def _answers_others(self, node: str) -> bool:
+        """Whether the API server tells of the node, or why it does not."""
+        try:
+            async with asyncio.timeout(SIGN_OF_LIFE):
+                await self.client.get(NODES, node)
+        except errors.ApiError as error:
+            return not _is_silence(error)
+        except Exception:  # the time is up, or whatever else: no sign of life
+            return False
+        return True
+
+
+def _is_silence(error: errors.ApiError) -> bool:
+    return isinstance(error, errors.Unreachable) or error.status in _SILENT

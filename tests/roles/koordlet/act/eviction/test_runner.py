@@ -162,20 +162,27 @@ LOST = object()
 
 
 class API:
-    """Answers evictions as told; only the verb that the evictor uses."""
+    """Answers evictions as told, and of a node as ``node`` says; only the verbs that the evictor uses."""
 
-    def __init__(self, answer=None):
-        self.answer, self.calls = answer, []
+    def __init__(self, answer=None, node=LOST):
+        self.answer, self.node, self.calls = answer, node, []
 
     def within(self, seconds):
         return self
 
     async def evict(self, namespace, pod, *, grace_period_seconds=None, uid=None):
         self.calls.append((namespace, pod, uid, grace_period_seconds))
-        if self.answer is LOST:
+        await self.given(self.answer)
+
+    async def get(self, kind, name):
+        assert (kind.plural, name) == ("nodes", "node-a")
+        await self.given(self.node)
+
+    async def given(self, answer):
+        if answer is LOST:
             await asyncio.Event().wait()
-        if self.answer is not None:
-            raise self.answer
+        if answer is not None:
+            raise answer
 
 
 def evict(world, api, *, only_api=True, stop=None, clock=lambda: 0.0, pod=None):
@@ -292,6 +299,32 @@ def test_silence_stops_containers_only_beyond_the_second_threshold(world, silenc
     else:
         assert verdicts == {"EvictionRefused"}
         assert "below the critical threshold" in told[0][1]
+
+
+@pytest.mark.feature("KA-EVX-01")
+@pytest.mark.parametrize(
+    ("node", "silent"),
+    [
+        (None, False),
+        (errors.Forbidden(403), False),
+        (errors.ServerError(500), False),
+        (errors.ServerError(504), True),
+        (errors.Unreachable("down"), True),
+        (LOST, True),
+    ],
+    ids=["answers", "403", "500", "504", "unreachable", "lost"],
+)
+def test_an_eviction_that_a_webhook_holds_up_is_no_silence(world, node, silent):
+    """The API server answers others meanwhile: the webhook may be about to protect the pod."""
+    stopped = []
+
+    async def stop(pod):
+        stopped.append(pod.name)
+
+    evictor = PodEvictor(API(LOST, node), only_api=False, stop_containers=stop, tell=lambda *event: None)
+    refusal = virtual.run(virtual.VirtualLoop(), evictor.evict(world.pod("a"), "MemoryEvict", "because", critical=True))
+    assert (refusal is None, stopped) == (silent, ["a"] * silent)
+    assert silent or "webhook" in refusal
 
 
 @pytest.mark.feature("KA-EVX-01")
