@@ -23,8 +23,8 @@ from roles.koordlet.actuation.writes import Kind, Write, sequence
 from roles.koordlet.claims import cdi
 from roles.koordlet.claims.preparing import ClaimError, Obj, Prepared, devices_of_type, prepared
 from roles.koordlet.host.root import HostRoot, PathEscapeError
+from roles.koordlet.listening import identity, stay
 from roles.koordlet.sensing.rdma import device_files
-from roles.koordlet.waiting import pause
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -44,9 +44,6 @@ SERVICES = {
     "v1beta1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
 }
 REGISTRATION = "pluginregistration.Registration"
-#: How often the socket is looked for (seconds).
-LOOK = 3.0
-_GRACE = 1.0
 
 GetClaim = Callable[[str, str], Awaitable[Obj]]
 """(namespace, name) -> the claim."""
@@ -136,34 +133,12 @@ class ClaimPlugin:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Listen until stopping, and again where the socket was taken away. What the kubelet has not made yet is waited for."""
-        path = self._root.kubelet_path(cdi.SOCKET)
-        server: grpc.aio.Server | None = None
-        own, complaint = 0, ""
-        try:
-            while not stopping.is_set():
-                if server is not None and _inode(path) != own:
-                    log.error("the socket %s was taken away or replaced; it is made again", path)
-                    await server.stop(_GRACE)
-                    server = None
-                if server is None:
-                    try:
-                        server = await self._listen(path)
-                        own, complaint = _inode(path), ""
-                    except (OSError, RuntimeError) as error:
-                        if str(error) != complaint:
-                            log.error("claims: %s cannot be listened on, it is tried again: %s", path, error)
-                        complaint = str(error)
-                await pause(stopping, LOOK)
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            if server is not None:
-                await server.stop(_GRACE)
+        await stay(self._root.kubelet_path(cdi.SOCKET), self._listen, stopping, about="claims")
 
     async def _listen(self, path: str) -> grpc.aio.Server:
         import grpc.aio
 
-        if not _inode(directory := os.path.dirname(path)):
+        if not any(identity(directory := os.path.dirname(path))):
             raise OSError(f"the kubelet has no directory {directory}")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -205,14 +180,6 @@ class ClaimPlugin:
             grpc.method_handlers_generic_handler(REGISTRATION, own),
             *(grpc.method_handlers_generic_handler(service, claims) for service in SERVICES.values()),
         )
-
-
-def _inode(path: str) -> int:
-    """0 where nothing is."""
-    try:
-        return os.stat(path).st_ino
-    except OSError:
-        return 0
 
 
 def withdraw(root: HostRoot) -> None:

@@ -17,10 +17,13 @@ from koord.api.annotations import AnnotationError
 from koord.api.names import DEVICE_TYPE_GPU
 from koord.process.errors import ConfigurationError
 from koord.process.unixsocket import target
+from roles.koordlet.listening import stay
 from roles.koordlet.states.allocation import Devices, claimant, granted_devices
 from roles.koordlet.states.model import PodState
 
 if TYPE_CHECKING:
+    import grpc.aio
+
     from koord.protocols import podresources_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -76,25 +79,26 @@ class PodResourcesProxy:
         self._pods = pods
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Serve until stopping. Raises ConfigurationError when the socket cannot be made."""
-        import grpc.aio
-
+        """Serve until stopping. Raises ConfigurationError when the socket cannot be made at the start."""
         path = os.path.join(self._directory, SOCKET)
-        server = grpc.aio.server(options=[*LIMITS, ("grpc.so_reuseport", 0)])
-        server.add_generic_rpc_handlers((_Handler(self),))
         try:
-            os.makedirs(self._directory, mode=0o755, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-            server.add_insecure_port(target(path))
-            await server.start()
+            server = await self._listen(path)
         except (OSError, RuntimeError) as error:
             raise ConfigurationError(f"--pod-resources-proxy-path: {path} cannot be listened on: {error}") from None
-        log.info("PodResources proxy listens on %s", path)
-        await stopping.wait()
-        await server.stop(1.0)
+        await stay(path, self._listen, stopping, about="PodResources proxy", server=server)
+
+    async def _listen(self, path: str) -> grpc.aio.Server:
+        import grpc.aio
+
+        os.makedirs(self._directory, mode=0o755, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+        server = grpc.aio.server(options=[*LIMITS, ("grpc.so_reuseport", 0)])
+        server.add_generic_rpc_handlers((_Handler(self),))
+        server.add_insecure_port(target(path))
+        await server.start()
+        log.info("PodResources proxy listens on %s", path)
+        return server
 
     async def answer(self, method: str, request: bytes, context: Any) -> bytes:
         """The kubelet's answer, with devices where it is a list.

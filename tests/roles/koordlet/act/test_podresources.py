@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,9 @@ def test_allocated_devices_are_listed(prefix: str) -> None:
                 server.add_insecure_port(target(str(real)))
                 await server.start()
                 try:
+                    await check(ask, kubelet)
+                    shutil.rmtree(directory)  # who cleans up there knows nothing of the socket
+                    await until((directory / "kubelet.sock").is_socket, "the socket, again")
                     await check(ask, kubelet)
                 finally:
                     await server.stop(None)
