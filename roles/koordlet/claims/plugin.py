@@ -69,12 +69,14 @@ class ClaimPlugin:
 
         answer = pb.NodePrepareResourcesResponse()
         claims = await asyncio.gather(*(self._claim(one.namespace, one.name) for one in request.claims))
+        # files of others may be large, and YAML takes long: not on the loop that suppresses and evicts
+        described = await seams.to_thread(cdi.read, cdi.directories(self._root), self._complain)
         for asked, found in zip(request.claims, claims, strict=True):
             entry = answer.claims[asked.uid]
             try:
                 if isinstance(found, ClaimError):
                     raise found
-                for one in self._prepared(found, asked.uid):
+                for one in self._prepared(found, asked.uid, described):
                     entry.devices.add(
                         request_names=[one.request], pool_name=one.pool, device_name=one.device, cdi_device_ids=[one.cdi],
                         share_id=one.share or None,
@@ -102,11 +104,11 @@ class ClaimPlugin:
         except (ApiError, OSError) as error:
             return ClaimError(f"it cannot be read: {error}")
 
-    def _prepared(self, claim: Obj, uid: str) -> list[Prepared]:
+    def _prepared(self, claim: Obj, uid: str, described: dict[str, str]) -> list[Prepared]:
         device = self._device()
         files, lacks = self._card_files(device)
-        found = prepared(claim, uid, self._node, device, cdi.read(cdi.directories(self._root), self._complain),
-                         {name: f"{cdi.KIND}={name}" for name in {*files, *lacks}})  # fmt: skip
+        own = {name: f"{cdi.KIND}={name}" for name in {*files, *lacks}}
+        found = prepared(claim, uid, self._node, device, described, own)
         for one in found:
             if one.device in lacks:
                 raise ClaimError(lacks[one.device])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,32 @@ def shown(answer: Any) -> list[tuple[Any, ...]]:
 def test_names_in_files_of_vendors_mean_what_they_mean_to_the_runtime(tmp_path: Path) -> None:
     (tmp_path / "mig.yaml").write_text("kind: v.io/gpu\ndevices: [{name: 1:10}]\n")
     assert cdi.read([str(tmp_path)], print) == {"1:10": "v.io/gpu=1:10"}
+
+
+def test_files_of_vendors_are_read_once_a_request_and_hold_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = list[threading.Thread]()
+    read = cdi.read
+
+    def noted(*arguments: Any) -> dict[str, str]:
+        readers.append(threading.current_thread())
+        return read(*arguments)
+
+    async def story(c: Cluster) -> None:
+        await node(c, GPU0, GPU1)
+        described(c, "etc/cdi/nvidia.yaml", "nvidia.com/gpu", "GPU-a", "GPU-b")
+        kubelet = Kubelet(c)
+        one, other = await kubelet.allocated("one", ("gpu", "gpu-0")), await kubelet.allocated("other", ("gpu", "gpu-1"))
+        async with agent(c, "DRAPlugin"):
+            found = await kubelet.prepare(one, other)
+            assert shown(found["one"]) + shown(found["other"]) == [
+                ("gpu", "n1", "gpu-0", "nvidia.com/gpu=GPU-a"),
+                ("gpu", "n1", "gpu-1", "nvidia.com/gpu=GPU-b"),
+            ]
+            assert len(readers) == 1
+            assert readers[0] is not threading.main_thread()
+
+    monkeypatch.setattr(cdi, "read", noted)
+    lived(story)
 
 
 def test_devices_have_the_names_that_the_runtime_knows() -> None:
