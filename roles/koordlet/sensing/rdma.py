@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from roles.koordlet.host.errors import HostError, HostFileError, ParseError
@@ -18,6 +18,8 @@ _RDMA_CM = "/dev/infiniband/rdma_cm"
 _NETWORK_CLASS = "0x02"
 _MELLANOX = re.compile(r"mlx\d+_(\d+)")
 _TRAILING = re.compile(r".*?(\d+)")
+_BY_PLACE = re.compile(r"mlx\d+_bond_\d+|(?:ib|iw|opa|roce|usnic)(?:(?:P\d+)?p\d+s\d+\w*|o\d+\w*|x[0-9a-f]+)")
+_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
 
 
@@ -71,6 +73,16 @@ def minor_of(name: str) -> int | None:
     return int(found[1]) if found is not None and len(found[1]) <= 9 else None
 
 
+def minor_of_place(name: str, bus_id: str) -> int | None:
+    """A number of its own for a card that was named after its place or its GUID (udev's ``rocep23s0f0``), or is a bond: what such a name
+    ends with says nothing. None for other names."""
+    found = _ADDRESS.fullmatch(bus_id)
+    if found is None or not _BY_PLACE.fullmatch(name):
+        return None
+    domain, bus, slot, function = (int(part, 16) for part in found.groups())
+    return (domain << 16 | bus << 8 | slot << 3 | function) & 0x7FFFFFFF
+
+
 def is_active(root: HostRoot, name: str) -> bool:
     """Whether there is a port and all ports are active."""
     ports = root.sys_path("class/infiniband", name, "ports")
@@ -102,6 +114,8 @@ def read_device(root: HostRoot, bus_id: str) -> RDMADevice | None:
         return None
     minor = minor_of(name)
     if minor is None:
+        minor = minor_of_place(name, bus_id)
+    if minor is None:
         raise ParseError(directory, f"RDMA device {name!r} has no number in its name")
     node_path = os.path.join(directory, "numa_node")
     node = _text(node_path)
@@ -127,19 +141,24 @@ class RDMACollector(Collector):
 
     def collect(self, at: Round) -> None:
         root, store = self.context.host.root, self.context.store
-        found: dict[int, RDMADevice] = {}
+        cards: list[RDMADevice] = []
         for bus_id in _names(root.sys_path("bus/pci/devices")):
             try:
                 device = read_device(root, bus_id)
-                if device is None:
-                    continue
-                other = found.setdefault(device.minor, device)
-                if other is not device:
-                    raise HostError(f"{device.name} has the same number as {other.name}")
             except (HostError, ValueError) as error:
                 self.troubles.failed(bus_id, error)
             else:
-                self.troubles.ok(bus_id)
+                cards += [device] if device is not None else []
+        found: dict[int, RDMADevice] = {}
+        # names that say their number first: only of the others there is a choice
+        for card in sorted(cards, key=lambda card: minor_of_place(card.name, card.bus_id) is not None):
+            place = minor_of_place(card.name, card.bus_id)
+            device = card if card.minor not in found or place is None else replace(card, minor=place)
+            other = found.setdefault(device.minor, device)
+            if other is device:
+                self.troubles.ok(device.bus_id)
+            else:
+                self.troubles.failed(device.bus_id, HostError(f"{device.name} has the same number as {other.name}"))
         devices = tuple(found[minor] for minor in sorted(found))
         if devices != store.snapshot(RDMA):
             store.put_snapshot(RDMA, devices)

@@ -107,6 +107,34 @@ def test_rdma_cards_in_the_device_object(agent, kubelet, make_node, world, host,
     asyncio.run(main())
 
 
+@pytest.mark.feature("KLO-DEV-02")
+def test_rdma_cards_with_udev_s_names_are_all_reported(agent, kubelet, make_node, world, host, caplog) -> None:
+    async def main() -> None:
+        tree = host()
+        card(tree, "0000:17:00.0", "rocep23s0f0")
+        card(tree, "0000:17:00.1", "rocep23s0f1")
+        card(tree, "0000:3b:00.0", "rocep59s0f0")
+        card(tree, "0001:3b:00.0", "ibP1p59s0")
+        card(tree, "0000:5e:00.0", "rocex506b4b03002a6a8f")
+        card(tree, "0000:16:00.0", "mlx5_bond_2")
+        card(tree, "0000:86:00.0", "mlx5_2")
+        async with world(agent, kubelet, make_node(), tree=tree, gates="RDMADevices=true") as w:
+            w.agent.tick()
+            found = {device.name: device.minor for device in w.agent.store.snapshot(RDMA)}
+            assert found == {
+                "rocep23s0f0": 0,
+                "rocep23s0f1": 1,
+                "rocep59s0f0": 0x3B00,
+                "ibP1p59s0": 0x13B00,
+                "rocex506b4b03002a6a8f": 0x5E00,
+                "mlx5_bond_2": 0x1600,
+                "mlx5_2": 2,
+            }
+            assert "left out" not in "".join(r.getMessage() for r in caplog.records if "rdma" in r.getMessage())
+
+    asyncio.run(main())
+
+
 def put(w: Any, name: str, *entries: dict[str, Any]) -> None:
     w.agent.tree.write(f"xpu/{name}", orjson.dumps(list(entries)).decode())
 
