@@ -313,6 +313,37 @@ class TestKubelet:
         asyncio.run(main())
         assert len([r for r in caplog.records if "is kept" in r.getMessage()]) == 1
 
+    def test_of_two_requests_the_later_answer_stays(self, agent, make_node, make_pod) -> None:
+        """Hooks ask in between, and a kubelet that is busy answers them in any order."""
+
+        class Busy:
+            def __init__(self) -> None:
+                self.bodies = [listed(make_pod("a", "u-1")), listed(make_pod("a", "u-1"), make_pod("b", "u-2"))]
+                self.asked, self.waiting = 0, asyncio.Event()
+
+            async def pods(self, node: Any) -> bytes:
+                self.asked += 1
+                if self.asked == 1:
+                    await self.waiting.wait()
+                    return self.bodies[0]
+                return self.bodies[1]
+
+        async def main() -> None:
+            a, kubelet = agent(), Busy()
+            informer = PodInformer(a.pod_cache, kubelet, lambda: as_node(make_node()), 30.0, lambda: None)
+            first = asyncio.create_task(informer.fetch())
+            await asyncio.sleep(0)
+            others = [asyncio.create_task(informer.fetch()) for _ in range(5)]
+            for _ in range(5):
+                await asyncio.sleep(0)
+            kubelet.waiting.set()
+            assert await first
+            assert all(await asyncio.gather(*others))
+            assert [pod.uid for pod in a.pod_cache.pods] == ["u-1", "u-2"]
+            assert kubelet.asked == 2
+
+        asyncio.run(main())
+
     def test_after_a_standstill_the_kubelet_is_asked_before_anybody_acts(self, agent, kubelet, make_node, make_pod) -> None:
         async def main() -> None:
             a = agent()
