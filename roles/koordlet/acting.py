@@ -16,7 +16,7 @@ from roles.koordlet import undoing
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.actuation.holds import Holds
 from roles.koordlet.actuation.journal import Journal, JournalError
-from roles.koordlet.actuation.restore import abandoned, give_back_unwanted, holds_path, journal_path
+from roles.koordlet.actuation.restore import QUOTA, abandoned, give_back_unwanted, holds_path, journal_path
 from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import Kind, Write, sequence
 from roles.koordlet.claims.plugin import GATE as CLAIMS
@@ -25,6 +25,7 @@ from roles.koordlet.eviction.kill import ContainerKiller
 from roles.koordlet.eviction.runner import EvictionRunner
 from roles.koordlet.extensions import Extensions
 from roles.koordlet.guard import NAME as GUARD
+from roles.koordlet.hooks.cpusetallocator import CPUSetAllocator
 from roles.koordlet.hooks.delivery import OWNER as REQUESTS
 from roles.koordlet.hooks.delivery import Fetch, never
 from roles.koordlet.hooks.manager import HooksManager
@@ -79,6 +80,7 @@ class Acting:
     ) -> None:
         self._node_name = options.node_name
         self._observe_only = options.observe_only
+        self._quotas_stay = options.disable_unset_cpu_quota
         self._events = EventRecorder(client, COMPONENT, options.node_name)
         self._root = host.root
         self._overdue: float | None = None  # when to give back what the start could not
@@ -169,6 +171,8 @@ class Acting:
     def _give_back_what_is_off(self) -> None:
         """What an earlier run wrote for those that are off in this one, or only observe, or are gone: nobody would take it back."""
         files = [entry for entry in abandoned(self.journal, self._keepers) if entry.undo is not Undo.NETWORK]
+        if self._quotas_stay and CPUSetAllocator.name in self._keepers:
+            files += [entry for entry in self.journal if (entry.owner, entry.resource) == (CPUSetAllocator.name, QUOTA)]
         give_back_unwanted(self.journal, files, self._root, _ABANDONED, cookies=partial(undoing.cookies, self._root))
 
     async def unshape(self) -> None:

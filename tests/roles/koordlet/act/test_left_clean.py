@@ -315,6 +315,28 @@ def test_what_only_observes_by_now_holds_nothing(tmp_path, owner: str) -> None:
     run(tmp_path, story)
 
 
+def test_quotas_that_are_not_to_be_taken_off_come_back(tmp_path) -> None:
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        root = HostRoot.at(str(c.base))
+        quota = Path(Cgroups.detect(root).file("cpu.cfs_quota_us", CONTAINER))
+        cpus = Path(Cgroups.detect(root).file("cpuset.cpus", CONTAINER))
+        for file, text in ((quota, "200000"), (cpus, "0-15")):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        journal = journal_of(root)
+        before = Executor(HostState(root, Cgroups.detect(root), HostFiles()), journal)
+        writes = Write("cpu.cfs_quota_us", CONTAINER, "-1"), Write("cpuset.cpus", CONTAINER, "2-3")
+        before.apply([sequence(*writes)], rule="CPUSetAllocator", now=1.0)
+        journal.close()
+        for unset, expected in ((False, "-1"), (True, "200000")):
+            async with agent(c, "CPUSetAllocator", disable_unset_cpu_quota=unset) as app:
+                await until(lambda: hasattr(app, "acting"), "the acting half")
+            assert (quota.read_text().strip(), cpus.read_text().strip()) == (expected, "2-3")
+
+    run(tmp_path, story)
+
+
 def test_an_extension_that_is_loaded_and_off_holds_nothing(tmp_path) -> None:
     async def story(c: Cluster) -> None:
         await c.node({})
