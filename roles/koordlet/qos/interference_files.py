@@ -85,12 +85,21 @@ def squeezed(snapshot: Snapshot, slo: SLO, pod: PodState, held: Held, config: In
         current = view.usual_quota(snapshot.host, directory)
         if current is None or 0 < current <= wanted:
             return files
-    # containers first, also those that were made since: on cgroup v1 none may have more than its pod, nor may a hook ask for more
-    for container in pod.all_containers():
-        own = view.usual_quota(snapshot.host, container.cgroup_dir) if container.cgroup_dir else None
+    # what is inside first, also what was made since: on cgroup v1 none may have more than its pod, nor may a hook ask for more
+    for inside in _groups(snapshot.host, pod):
+        own = view.usual_quota(snapshot.host, inside)
         if own is not None and own >= wanted:
-            files[QUOTA, container.cgroup_dir, ""] = str(quota_of(wanted, view.cpu_period(snapshot.host, container.cgroup_dir)))
+            files[QUOTA, inside, ""] = str(quota_of(wanted, view.cpu_period(snapshot.host, inside)))
     return files | {key: str(quota_of(wanted, period))} | known
+
+
+def _groups(host: HostState, pod: PodState) -> list[str]:
+    """Directories of a pod's containers; on cgroup v1 behind what these made in them (systemd, Docker), the innermost first."""
+    found: list[str] = []
+    for container in pod.all_containers():
+        if container.cgroup_dir:
+            found += [container.cgroup_dir] if host.cgroups.v2 else reversed(view.within(host, container.cgroup_dir))
+    return found
 
 
 def throttled(snapshot: Snapshot, pod: PodState, held: Held, config: InterferenceStrategy, now: float) -> tuple[dict[File, str], DiskUse]:
@@ -120,7 +129,7 @@ def _counting(host: HostState, pod: PodState) -> dict[File, str]:
         disks = parse.whole_disks(host.files.read(path))
     except (HostError, ValueError):
         return {}
-    texts = {c.cgroup_dir: view.raw(host, READ_BPS, c.cgroup_dir) or b"" for c in pod.all_containers() if c.cgroup_dir}
+    texts = {directory: view.raw(host, READ_BPS, directory) or b"" for directory in _groups(host, pod)}
     limited = {where: by_disk(text.decode("ascii", "replace")) for where, text in texts.items()}
     return _limits(host, {(where, disk): {"r": COUNTING_BPS} for where, there in limited.items() for disk in disks if disk not in there})
 
@@ -139,9 +148,10 @@ def _limits(host: HostState, rates: dict[tuple[str, str], dict[str, int]]) -> di
 def disk_use(host: HostState, pod: PodState, now: float) -> DiskUse:
     """What a pod has read and written; nothing where it cannot be read.
 
-    On cgroup v1 a limit holds for the processes of its very directory, so containers are looked at and limited one by one.
+    On cgroup v1 a limit holds for the processes of its very directory, so containers, and what they made in them, are looked at and
+    limited one by one.
     """
-    directories = [pod.cgroup_dir] if host.cgroups.v2 else [c.cgroup_dir for c in pod.all_containers() if c.cgroup_dir]
+    directories = [pod.cgroup_dir] if host.cgroups.v2 else _groups(host, pod)
     use = DiskUse(at=now)
     for directory in directories:
         try:

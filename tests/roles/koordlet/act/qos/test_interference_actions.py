@@ -137,6 +137,20 @@ class TestSqueeze:
         case.look(4, 4.0, 0.5)
         assert case.get(QUOTA, proxy) == "700000"
 
+    def test_groups_that_a_container_made_make_way_before_it(self, case) -> None:
+        """The kernel refuses a group less than what is in it has (cgroup v1)."""
+        inner, innermost = f"{case.box}/docker", f"{case.box}/docker/a"
+        for directory, quota in ((case.miner.cgroup_dir, "800000"), (case.box, "-1"), (inner, "-1"), (innermost, "700000")):
+            case.machine.put(QUOTA, directory, quota)
+        case.look(40, 4.0, 0.5)
+        case.look(4, 30.0, 6.0)
+        assert int(case.get(QUOTA, innermost)) == int(case.get(QUOTA)) < 400_000
+        assert (case.get(QUOTA, case.box), case.get(QUOTA, inner)) == ("-1", "-1")
+        written = [write.target for outcome in case.outcomes for batch in outcome.batches for write in batch if write.resource == QUOTA]
+        assert written.index(innermost) < written.index(case.miner.cgroup_dir)
+        case.look(4, 4.0, 0.5)
+        assert (case.get(QUOTA), case.get(QUOTA, innermost)) == ("800000", "700000")
+
     def test_where_suppression_works_by_the_tiers_quota_only_the_weight_is_taken(self, case) -> None:
         case.world.spec = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
         case.look(40, 4.0, 0.5)
@@ -247,6 +261,18 @@ class TestThrottle:
         case.look(40, 1.0, 0.5)
         case.look(5, 80.0, 6.0)
         assert {write.device for outcome in case.outcomes for batch in outcome.batches for write in batch} == {"8:16"}
+
+    def test_disks_of_groups_that_a_container_made_are_limited_too(self, world, gates) -> None:
+        case = Case(world, gates, signal="io")
+        case.counts = False
+        inner = f"{case.box}/docker"
+        for resource in (READ, WRITE):
+            case.machine.put(resource, inner, "")
+        case.machine.put(QUOTA, inner, "-1")
+        for look in range(45):
+            case.machine.put(SERVICED, inner, f"8:0 Read {look * 900 * MIB}\n8:0 Write 0\n8:0 Total 0\nTotal 0")
+            case.look(1, 1.0 if look < 40 else 80.0, 0.5 if look < 40 else 6.0)
+        assert case.get(READ, inner).startswith("8:0 ")
 
     def test_disks_of_sidecars_are_limited_too(self, world, gates) -> None:
         case = Case(world, gates, signal="io")
