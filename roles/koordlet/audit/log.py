@@ -99,6 +99,8 @@ class AuditLog:
             return
         data, self._buffer = bytes(self._buffer), bytearray()
         try:
+            if self._fd is not None and not self._is_current(self._fd):
+                self._close()  # somebody moved or removed the file: nobody would ever read what is written to it
             for line in data.splitlines(keepends=True):
                 self._write(line)
             self._broken = False
@@ -120,6 +122,12 @@ class AuditLog:
             return
         seams.files().write(self._fd, line)
         self._size += len(line)
+
+    def _is_current(self, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(fd))
+        except FileNotFoundError:
+            return False
 
     def _rotate(self) -> None:
         self._close()

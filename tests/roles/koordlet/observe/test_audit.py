@@ -52,6 +52,25 @@ class TestLog:
         off.close()
         assert not (tmp_path / "b").exists()
 
+    @pytest.mark.parametrize("how", ["removed", "moved", "replaced", "directory"])
+    def test_a_file_that_others_take_away_is_made_again(self, tmp_path, how) -> None:
+        """By a rotation that knows nothing of ours: what is written to the old file nobody finds."""
+        directory = tmp_path / "audit"
+        log = fill(directory, 1)
+        current = directory / "audit.log"
+        if how in ("moved", "replaced"):
+            current.rename(directory / "audit.log.1")
+        else:
+            current.unlink()
+        if how == "replaced":
+            current.touch()
+        if how == "directory":
+            directory.rmdir()
+        log.emit(AuditEvent(reason="later"))
+        log.flush()
+        assert b"later" in current.read_bytes()
+        log.close()
+
     def test_buffered_for_five_seconds(self, tmp_path) -> None:
         clock = Clock()
         log = AuditLog(str(tmp_path), clock=clock)
