@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LAST = 2.0  # seconds at least of the time to drain that are kept for the end, when nobody new is served
+_LOOK = 3.0  # seconds between two looks whether the socket is there
 _ENGINE_RETRY = (0.2, 5.0)  # first and longest pause, seconds
 
 
@@ -92,7 +93,8 @@ class App:
             self.hooks.connect(self._endpoints())
             tuning.freeze()
             tuning.give_back()  # what starting took and nobody holds any more
-            tasks = [asyncio.create_task(self._watch_registrations()), asyncio.create_task(self._relist(backend))]
+            work = (self._watch_registrations(), self._relist(backend), _stay_there(backend, listener))
+            tasks = [asyncio.create_task(each) for each in work]
             await life.stopping.wait()
             log.info("shutting down")
             notify("STOPPING=1")
@@ -182,6 +184,23 @@ class App:
                     await self._rebuild(backend)
             except backend.errors as error:
                 log.warning("cannot compare the store with the engine: %s", _text(error))
+
+
+async def _stay_there(backend: Backend, listener: sockets.Listener) -> None:
+    """A socket whose file was taken away has no callers, and nothing tells: look, and make it anew. Calls under way go on."""
+    complaint = ""
+    while True:
+        await seams.sleep(_LOOK)
+        if not listener.lost():
+            continue
+        try:
+            await backend.listen(listener.open())
+            log.error("the socket was taken away or replaced; it is made again")
+            complaint = ""
+        except sockets.SocketError as error:
+            if str(error) != complaint:
+                log.error("the socket was taken away or replaced, making it again is tried: %s", error)
+            complaint = str(error)
 
 
 def _text(error: Exception) -> str:

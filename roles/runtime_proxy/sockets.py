@@ -27,6 +27,10 @@ class Listener:
         """The listening socket, in place. Raises SocketError."""
         raise NotImplementedError
 
+    def lost(self) -> bool:
+        """Whether callers cannot find it any more, and another call of `open` may help."""
+        return False
+
     def close(self) -> None:
         """Take it away, as far as it is this process's own."""
 
@@ -57,8 +61,7 @@ class Own(Listener):
         if longest > MAX_SOCKET_PATH:
             raise SocketError(f"{path}: a unix socket path may have {MAX_SOCKET_PATH} bytes, this one needs {longest}")
         try:
-            if not path.parent.is_dir():
-                path.parent.mkdir(mode=0o700, parents=True)
+            self._make_directory()
             self._look()
             self._lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
@@ -74,6 +77,8 @@ class Own(Listener):
         """Listen, restrict the socket to its owner and move it to its name, over a stale one. Raises SocketError."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            self._make_directory()
+            self._temporary.unlink(missing_ok=True)
             listening.bind(str(self._temporary))
             self._temporary.chmod(0o600)
             listening.listen(_BACKLOG)
@@ -90,15 +95,26 @@ class Own(Listener):
         self._identity = (found.st_dev, found.st_ino)
         return listening
 
+    def lost(self) -> bool:
+        """Whether the path was taken away or replaced since `open`."""
+        return self._identity is not None and not self._leads_here()
+
+    def _leads_here(self) -> bool:
+        try:
+            found = self._path.lstat()
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._identity
+
+    def _make_directory(self) -> None:
+        if not self._path.parent.is_dir():
+            self._path.parent.mkdir(mode=0o700, parents=True)
+
     def close(self) -> None:
         """Remove the path if it still leads to this process's socket, and let others have it."""
         if self._identity is not None:
-            try:
-                found = self._path.lstat()
-                if (found.st_dev, found.st_ino) == self._identity:
-                    self._path.unlink()
-            except FileNotFoundError:
-                pass
+            if self._leads_here():
+                self._path.unlink(missing_ok=True)
             self._identity = None
         if self._lock is not None:
             os.close(self._lock)

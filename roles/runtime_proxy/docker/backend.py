@@ -118,6 +118,9 @@ class DockerBackend:
             log.warning("container %s belongs to no known sandbox; it is forwarded without hooks", container)
 
     async def listen(self, listener: socket.socket) -> None:
+        """Accept callers of a socket that is bound and listening, and of none before it."""
+        if self._server is not None:
+            self._server.close()
         self._server = await asyncio.start_unix_server(self._proxy.connected, sock=listener, backlog=1024)
 
     async def drain(self, seconds: float) -> None:

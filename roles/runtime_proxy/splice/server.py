@@ -48,7 +48,9 @@ class SpliceServer:
         self._server: asyncio.Server | None = None
 
     async def listen(self, listener: socket.socket) -> None:
-        """Accept callers of a socket that is bound and listening."""
+        """Accept callers of a socket that is bound and listening, and of none before it."""
+        if self._server is not None:
+            self._server.close()
         self._server = await asyncio.get_running_loop().create_unix_server(self._accept, sock=listener, backlog=1024)
 
     def _accept(self) -> asyncio.Protocol:

@@ -409,3 +409,16 @@ def test_other_users_and_too_many_connections_are_refused() -> None:
                 assert not stack.engine.of("/")
 
     asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-DKR-01")
+def test_a_socket_that_was_taken_away_is_made_again() -> None:
+    async def scenario() -> None:
+        async with docker_proxied() as stack:
+            path = stack.directory / "proxy.sock"
+            path.unlink()
+            await until(path.is_socket)
+            status, _ = await stack.call("GET", "/info")
+            assert status == 200
+
+    asyncio.run(scenario())

@@ -259,6 +259,47 @@ def test_a_path_that_leads_to_another_socket_is_left_alone() -> None:
 
 
 @pytest.mark.feature("RP-CLI-01")
+@pytest.mark.parametrize("how", ["removed", "a dead socket"])
+def test_a_socket_that_was_taken_away_is_made_again_and_calls_under_way_go_on(how: str) -> None:
+    async def scenario() -> None:
+        puller = Puller()
+        puller.seconds = 600
+        with socket.socket(socket.AF_UNIX) as other:
+            async with proxied(puller, drain=0.0) as stack:
+                path = stack.directory / "proxy.sock"
+                stream = stack.channel.unary_stream(RUNTIME + "GetContainerEvents")(b"")
+                assert await stream.read() == b"event"
+                before = path.stat().st_ino
+                path.rename(stack.directory / "aside.sock")
+                if how != "removed":
+                    other.bind(str(path))
+                    before = path.stat().st_ino
+                await until(lambda: path.is_socket() and path.stat().st_ino != before)
+                assert path.stat().st_mode & 0o777 == 0o600
+                async with grpc.aio.insecure_channel(f"unix:{path}", options=LOCAL) as channel:
+                    await channel.unary_unary(RUNTIME + "Version")(b"", wait_for_ready=True, timeout=20)
+                assert not stream.done()
+        assert not path.exists()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CLI-01")
+def test_a_socket_that_others_listen_on_by_now_is_theirs(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with proxied() as stack:
+            path = stack.directory / "proxy.sock"
+            path.unlink()
+            server = await asyncio.start_unix_server(lambda reader, writer: writer.close(), path)
+            inode = path.stat().st_ino
+            await until(lambda: "another process is listening" in caplog.text)
+            assert path.stat().st_ino == inode
+            server.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CLI-01")
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
