@@ -62,6 +62,8 @@ def _checkpoints(directory: str) -> list[str]:
 
 
 def _is_checkpoint(path: str, name: str) -> bool:
+    if not os.path.isfile(path):
+        return False  # a pipe would never end
     try:
         with open(path, "rb") as file:
             data = orjson.loads(file.read(_LARGEST))

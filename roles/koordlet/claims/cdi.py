@@ -58,6 +58,8 @@ def read(places: Iterable[str], complain: Callable[[str], None]) -> dict[str, st
             if name == FILE or not name.endswith((".json", ".yaml", ".yml")):
                 continue
             path = os.path.join(directory, name)
+            if not os.path.isfile(path):
+                continue  # a pipe would never end
             try:
                 kind, devices = _file(path)
             except (OSError, ValueError) as error:

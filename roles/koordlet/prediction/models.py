@@ -234,6 +234,8 @@ class Models:
 
     def _read(self, path: str, now: float) -> tuple[Model, Any]:
         """A checkpoint and whose it is. Raises OSError, or what says that it is none."""
+        if not os.path.isfile(path):  # a pipe would never end
+            raise FileNotFoundError("it is no file")
         with open(path, "rb") as file:
             data = orjson.loads(file.read(_LARGEST))
         return self._load(data, now), data.get("UID")

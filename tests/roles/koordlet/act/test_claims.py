@@ -23,6 +23,7 @@ from roles.koordlet.claims.plugin import SERVICES
 from roles.koordlet.host.root import HostRoot
 from tests.support.claims import alternative, claim, request
 from tests.support.koordlet import Cluster, agent, run, until
+from tests.support.pipes import pipe_at
 
 pytestmark = pytest.mark.feature("KA-DRA-01")
 Obj = dict[str, Any]
@@ -109,6 +110,11 @@ def shown(answer: Any) -> list[tuple[Any, ...]]:
 def test_names_in_files_of_vendors_mean_what_they_mean_to_the_runtime(tmp_path: Path) -> None:
     (tmp_path / "mig.yaml").write_text("kind: v.io/gpu\ndevices: [{name: 1:10}]\n")
     assert cdi.read([str(tmp_path)], print) == {"1:10": "v.io/gpu=1:10"}
+
+
+def test_a_pipe_among_files_of_vendors_holds_up_nothing(tmp_path: Path) -> None:
+    with pipe_at(tmp_path / "odd.json", b'{"kind": "v.io/gpu", "devices": [{"name": "0"}]}'):
+        assert cdi.read([str(tmp_path)], print) == {}
 
 
 def test_files_of_vendors_are_read_once_a_request_and_hold_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from roles.koordlet.prediction.peak import Amount, Outcome, UnknownModelError, c
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import MetricStore
 from tests.support import patience
+from tests.support.pipes import pipe_at
 
 MIB, GIB = 1 << 20, 1 << 30
 T0 = 1_700_000_000.0
@@ -85,6 +86,20 @@ class TestCheckpoints:
         fresh = models(tmp_path / "d")
         assert fresh.restore({"u-1"}, T0 + 2) == 2
         assert fresh.predict("u-1") == m.predict("u-1")
+
+    def test_a_pipe_in_the_directory_holds_up_nothing(self, tmp_path) -> None:
+        m = models(tmp_path)
+        m.update("u-1", 1.5, GIB, T0)
+        m.update(NODE_KEY, 1.5, GIB, T0)
+        checkpoint(m, T0)
+        content = (tmp_path / "u-1").read_bytes()
+        (tmp_path / "u-1").unlink()
+        for known in ({"u-1"}, set()):
+            with pipe_at(tmp_path / "u-1", content):
+                m = models(tmp_path)
+                assert m.restore(known, T0 + 2) == 1, "the node's alone"
+                m.recall({"u-1"}, T0 + 2)
+                assert set(m.models) == {NODE_KEY}
 
     def test_what_is_of_no_use_is_deleted(self, tmp_path) -> None:
         m = models(tmp_path)
