@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from typing import TYPE_CHECKING
 
 from koord.process.unixsocket import path_of, target
 from roles.koordlet.host.cgroup import split_container_id
@@ -10,6 +12,9 @@ from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.options import Options
 from roles.koordlet.states.model import PodState
+
+if TYPE_CHECKING:
+    from grpc import aio
 
 TIMEOUT = 5.0
 _METHOD = "/runtime.v1.RuntimeService/StopContainer"
@@ -24,7 +29,8 @@ SOCKETS: dict[str, tuple[str, ...]] = {
 
 
 class ContainerKiller:
-    """Stops containers one after the other. One that has ended, or cannot be stopped, does not keep the others running."""
+    """Stops containers. One that has ended, or cannot be stopped, does not keep the others running, nor does a runtime that does not answer
+    hold up the next eviction for each of them."""
 
     def __init__(self, root: HostRoot, options: Options) -> None:
         self._root, self._options = root, options
@@ -35,16 +41,29 @@ class ContainerKiller:
         running = [container for container in (*declared, *pod.ephemeral_containers) if container.id and container.running]
         if not running:
             return "no container is running"
-        failures = [f"container {each.name}: {failure}" for each in running if (failure := await self._stop(each.id)) is not None]
+        channels: dict[str, aio.Channel] = {}
+        try:
+            said = await asyncio.gather(*(self._stop(each.id, channels) for each in running))
+        finally:
+            for channel in channels.values():
+                await channel.close()
+        failures = [f"container {each.name}: {why}" for each, why in zip(running, said, strict=True) if why is not None]
         return "; ".join(failures) or None
 
-    async def _stop(self, container_id: str) -> str | None:
+    async def _stop(self, container_id: str, channels: dict[str, aio.Channel]) -> str | None:
+        """``channels``: those that are open, by socket."""
+        from grpc import aio
+
         try:
             runtime, bare = split_container_id(container_id)
         except HostError as error:
             return str(error)
         socket = self._socket(runtime)
-        return f"no CRI socket of {runtime} was found" if socket is None else await _stop(socket, bare)
+        if socket is None:
+            return f"no CRI socket of {runtime} was found"
+        if socket not in channels:
+            channels[socket] = aio.insecure_channel(target(socket))
+        return await _stop(channels[socket], bare)
 
     def _socket(self, runtime: str) -> str | None:
         """Where the CRI of a runtime is: as given by flag, else the first well-known socket that exists."""
@@ -54,18 +73,16 @@ class ContainerKiller:
         return next(filter(os.path.exists, paths), None)
 
 
-async def _stop(socket: str, container_id: str) -> str | None:
+async def _stop(channel: aio.Channel, container_id: str) -> str | None:
     import grpc
-    from grpc import aio
 
     from koord.protocols import cri_pb2
 
     # the message has no timeout field here: absent means 0, stop at once
     request = cri_pb2.StopContainerRequest(container_id=container_id).SerializeToString()
-    async with aio.insecure_channel(target(socket)) as channel:
-        call = channel.unary_unary(_METHOD, request_serializer=lambda x: x, response_deserializer=lambda x: x)
-        try:
-            await call(request, timeout=TIMEOUT)
-        except grpc.RpcError as error:
-            return f"{error.code().name}: {error.details()}"
+    call = channel.unary_unary(_METHOD, request_serializer=lambda x: x, response_deserializer=lambda x: x)
+    try:
+        await call(request, timeout=TIMEOUT)
+    except grpc.RpcError as error:
+        return f"{error.code().name}: {error.details()}"
     return None

@@ -22,8 +22,10 @@ METHOD = "/runtime.v1.RuntimeService/StopContainer"
 class Runtime(grpc.GenericRpcHandler):
     """A CRI that stops what it is asked to, but for the containers that it does not know."""
 
-    def __init__(self, unknown: set[str]) -> None:
+    def __init__(self, unknown: set[str], together: int = 1) -> None:
         self.unknown, self.stopped = unknown, list[str]()
+        self.together, self.all_asked = together, asyncio.Event()
+        """It answers when so many have been asked for."""
 
     def service(self, details: Any) -> Any:
         assert details.method == METHOD
@@ -34,6 +36,9 @@ class Runtime(grpc.GenericRpcHandler):
         if request.container_id in self.unknown:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such container")
         self.stopped.append(request.container_id)
+        if len(self.stopped) >= self.together:
+            self.all_asked.set()
+        await self.all_asked.wait()
         return b""
 
 
@@ -48,11 +53,12 @@ def stop(
     debug: tuple[SimpleNamespace, ...] = (),
     unknown: tuple[str, ...] = (),
     prefix: str = "unix://",
+    together: int = 1,
 ) -> tuple[str | None, list[str]]:
-    """What went wrong, and what was stopped."""
+    """What went wrong, and what was stopped, in no order of its own."""
 
     async def main() -> tuple[str | None, list[str]]:
-        runtime, server = Runtime(set(unknown)), aio.server()
+        runtime, server = Runtime(set(unknown), together), aio.server()
         server.add_generic_rpc_handlers((runtime,))
         server.add_insecure_port(f"unix:{socket.parent}/made")
         await server.start()
@@ -60,7 +66,7 @@ def stop(
         try:
             killer = ContainerKiller(HostRoot(), Options(containerd_endpoint=f"{prefix}{socket}"))
             pod = SimpleNamespace(containers=containers, init_containers=init, ephemeral_containers=debug)
-            return await killer(pod), runtime.stopped  # type: ignore[arg-type]
+            return await killer(pod), sorted(runtime.stopped)  # type: ignore[arg-type]
         finally:
             await server.stop(None)
 
@@ -81,10 +87,17 @@ def test_a_container_that_cannot_be_stopped_is_told_and_the_others_are_stopped(t
 
 
 @pytest.mark.feature("KA-EVX-01")
+def test_a_slow_runtime_is_waited_for_once_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roles.koordlet.eviction.kill.TIMEOUT", 1.0)
+    failure, stopped = stop(tmp_path / "s", *map(container, "abcd"), together=4)
+    assert (failure, stopped) == (None, ["a", "b", "c", "d"])
+
+
+@pytest.mark.feature("KA-EVX-01")
 def test_sidecars_and_debug_containers_are_stopped_too(tmp_path: Path) -> None:
     init = (container("prepare", running=False), container("sidecar"))
     debug = (container("shell", declared=False), container("left", running=False, declared=False))
-    assert stop(tmp_path / "s", container("a"), init=init, debug=debug) == (None, ["a", "sidecar", "shell"])
+    assert stop(tmp_path / "s", container("a"), init=init, debug=debug) == (None, ["a", "shell", "sidecar"])
     assert stop(tmp_path / "t", container("a", running=False), init=(container("prepare"),)) == (None, ["prepare"])
 
 
