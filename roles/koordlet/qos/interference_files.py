@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from roles.koordlet.actuation.disklines import IO_MAX, by_disk
 from roles.koordlet.actuation.writes import About, Batch, Hold, Write, sequence
 from roles.koordlet.host import parse
-from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, MIN_SHARES, quota_of
+from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, MIN_SHARES, milli_to_quota, quota_of
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.qos import view
 from roles.koordlet.qos.blkio_lines import READ_BPS, WRITE_BPS
+from roles.koordlet.qos.restarts import awaited_milli
 from roles.koordlet.states.model import HostState, PodState, Snapshot
 from roles.koordlet.states.slo import SLO, InterferenceStrategy
 from roles.koordlet.store import kinds
@@ -65,7 +66,8 @@ def squeezed(snapshot: Snapshot, slo: SLO, pod: PodState, held: Held, config: In
     """The least weight, and a quota of a share of what the pod used when it was found.
 
     Where suppression works by the tier's quota the pod gets none of its own: on cgroup v1 the kernel would not let the tier's fall
-    below it. A group of ``cpu.idle`` has the least weight already, and the kernel refuses another.
+    below it. A group of ``cpu.idle`` has the least weight already, and the kernel refuses another. While a container is to start with the
+    quota of its limit, on cgroup v1 the pod has its own back: only what runs in it is squeezed.
     """
     files: dict[File, str] = {}
     directory = pod.cgroup_dir
@@ -75,8 +77,9 @@ def squeezed(snapshot: Snapshot, slo: SLO, pod: PodState, held: Held, config: In
         return files
     key, period = (QUOTA, directory, ""), view.cpu_period(snapshot.host, directory)
     known = {file: value for file, value in held.files.items() if file[0] == QUOTA}
-    if key in known:
-        wanted = int(known[key]) * CFS_PERIOD_US // period
+    if known:
+        sizes = {file: int(value) * CFS_PERIOD_US // view.cpu_period(snapshot.host, file[1]) for file, value in known.items()}
+        wanted = sizes[key] if key in sizes else min(sizes.values())
     else:
         used = snapshot.metrics.last(kinds.POD_CPU, pod_uid=pod.uid)
         if used is None:
@@ -90,6 +93,9 @@ def squeezed(snapshot: Snapshot, slo: SLO, pod: PodState, held: Held, config: In
         own = view.usual_quota(snapshot.host, inside)
         if own is not None and own >= wanted:
             files[QUOTA, inside, ""] = str(quota_of(wanted, view.cpu_period(snapshot.host, inside)))
+    if not snapshot.host.cgroups.v2 and milli_to_quota(awaited_milli(pod)) > wanted:
+        known.pop(key, None)
+        return files | known
     return files | {key: str(quota_of(wanted, period))} | known
 
 

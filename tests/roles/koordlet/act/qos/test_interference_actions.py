@@ -137,6 +137,33 @@ class TestSqueeze:
         case.look(4, 4.0, 0.5)
         assert case.get(QUOTA, proxy) == "700000"
 
+    @pytest.mark.parametrize("version", ["v1", "v2"])
+    def test_a_container_that_starts_again_finds_room(self, world, world_v2, gates, version) -> None:
+        """Where no hook answers the runtime it begins with its limit, and cgroup v1 gives none more than its pod has."""
+        case = Case(world if version == "v1" else world_v2, gates)
+        limited = case.world.pod("limited", qos="BE", kube_qos="BestEffort", limits={"cpu": "7"}, containers=2)
+        case.world.pods = [pod for pod in case.world.pods if pod.name not in ("miner", "limited")]
+        [down, other] = (container.cgroup_dir for container in limited.containers)
+        case.miner = replace(limited, uid=case.miner.uid, name="miner")
+        case.world.pods.append(case.miner)
+        end = "" if version == "v1" else " 100000"
+        for directory, quota in ((case.miner.cgroup_dir, 1_400_000), (down, 700_000), (other, 700_000)):
+            case.machine.put(QUOTA, directory, f"{quota}{end}")
+            case.machine.put(SHARES, directory, "1024" if version == "v1" else "100")
+        case.look(40, 4.0, 0.5)
+        case.look(4, 60.0, 6.0)
+        squeezed = case.get(QUOTA)
+        assert int(squeezed.split()[0]) < 400_000
+        running = case.miner
+        ended = (replace(running.containers[0], running=False), running.containers[1])
+        case.world.pods[case.world.pods.index(running)] = case.miner = replace(running, containers=ended)
+        case.look(1, 35.0, 0.1)
+        assert case.get(QUOTA) == ("1400000" if version == "v1" else squeezed)
+        assert case.get(QUOTA, other) == squeezed
+        case.world.pods[case.world.pods.index(case.miner)] = case.miner = running
+        case.look(1, 35.0, 0.1)
+        assert case.get(QUOTA) == case.get(QUOTA, down) == squeezed, "what it used when it was found"
+
     def test_groups_that_a_container_made_make_way_before_it(self, case) -> None:
         """The kernel refuses a group less than what is in it has (cgroup v1)."""
         inner, innermost = f"{case.box}/docker", f"{case.box}/docker/a"
