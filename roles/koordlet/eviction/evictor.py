@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 ANSWER = 5.0
 #: So long (seconds) a server that did not answer that has to tell of the node, which it reads from its store.
 SIGN_OF_LIFE = 2.0
+#: So long (seconds) a pod is passed over whose eviction took longer than that: others may be evicted in its place.
+PASSED_OVER = 60.0
 #: An evicted pod is not evicted again for this long (seconds); it may take that long to go away.
 REMEMBER = 120.0
 #: So long (seconds) after its eviction a pod counts as gone that is not known to be about to go. It may have a long grace, or have been
@@ -54,10 +56,13 @@ class Answer(Enum):
     REFUSED = auto()
     """Or gone already."""
     SILENCE = auto()
+    HELD_UP = auto()
+    """The API server answers others meanwhile."""
 
 
 class Unanswered(str):
-    """A refusal for which the API server's silence is the only reason. Asking for the next pod would take as long, and end as this."""
+    """A refusal for which the API server's silence is the only reason, or that of an admission webhook. Asking for the next pod may take as
+    long, and end as this."""
 
     __slots__ = ()
 
@@ -96,6 +101,7 @@ class PodEvictor:
     def __post_init__(self) -> None:
         self._evicted: dict[str, float] = {}
         """Until when (by the clock) a pod is not evicted again."""
+        self._passed_over: dict[str, float] = {}
 
     @property
     def hastens(self) -> bool:
@@ -112,6 +118,8 @@ class PodEvictor:
         """
         if self.recently_evicted(pod.uid):
             return None
+        if self.clock() < self._passed_over.get(pod.uid, -math.inf):
+            return "its eviction was held up a moment ago"
         refusal, answer = await self._by_api(pod)
         message = f"trigger by koordlet feature {gate}, kill pod: {pod.name}"
         if self.hastens and answer is Answer.AGREED:
@@ -124,6 +132,10 @@ class PodEvictor:
             why, refusal = (f"containers stopped without the API server, which is silent; {why}", None) if stopped else (why, refusal)
         elif answer is Answer.SILENCE:
             refusal = Unanswered(f"{refusal}; no container is stopped below the critical threshold" if self.hastens else refusal)
+        elif answer is Answer.HELD_UP:
+            self._passed_over = {uid: until for uid, until in self._passed_over.items() if self.clock() < until}
+            self._passed_over[pod.uid] = self.clock() + PASSED_OVER
+            refusal = Unanswered(refusal)
         if refusal is not None:
             self.tell(pod, EVENT_FAIL, f"{message}: {refusal}")
             return refusal
@@ -166,7 +178,7 @@ class PodEvictor:
                 await self.client.evict(pod.namespace, pod.name, uid=pod.uid)
         except TimeoutError:
             if await self._answers_others(pod.pod.spec.node_name):
-                return f"the API server answers, but not to an eviction within {ANSWER:g} s (a slow admission webhook?)", Answer.REFUSED
+                return f"the API server answers, but not to an eviction within {ANSWER:g} s (a slow admission webhook?)", Answer.HELD_UP
             return f"the API server does not answer: nothing came within {ANSWER:g} s", Answer.SILENCE
         except errors.NotFound:
             return None, Answer.REFUSED  # it is gone already: there is nothing to stop

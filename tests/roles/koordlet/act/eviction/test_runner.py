@@ -329,6 +329,34 @@ def test_an_eviction_that_a_webhook_holds_up_is_no_silence(world, node, silent):
 
 @pytest.mark.feature("KA-EVX-01")
 @pytest.mark.parametrize("only_api", [True, False])
+def test_a_pod_whose_eviction_is_held_up_holds_up_no_other(world, only_api):
+    """The run ends with it, so that others have their turn, and for a minute it is passed over."""
+    now = [0.0]
+
+    class Webhook(API):
+        async def evict(self, namespace, pod, **how):
+            self.calls.append((now[0], pod))
+            if pod == "a":
+                await asyncio.Event().wait()
+
+        async def get(self, kind, name):
+            return {}
+
+    async def stop(pod):
+        return None
+
+    api = Webhook()
+    evictor = PodEvictor(api, only_api=only_api, stop_containers=stop, tell=lambda *event: None, clock=lambda: now[0])
+    runner = EvictionRunner(evictor, world.machine.recorder, lambda gate: Mode.ENFORCE, steady=lambda: now[0])
+    work = replace(task(world, a=100, b=100), critical=True)
+    for at, fresh in ((0.0, 0), (1.0, 1), (61.0, 0)):
+        now[0] = at
+        assert virtual.run(virtual.VirtualLoop(), runner.run((work,))) == fresh
+    assert api.calls == [(0.0, "a"), (1.0, "b"), (61.0, "a")]
+
+
+@pytest.mark.feature("KA-EVX-01")
+@pytest.mark.parametrize("only_api", [True, False])
 def test_an_api_server_that_is_silent_holds_up_nobody(world, only_api):
     """One pod is asked for a task that is not critical, and where nothing but the API may end a pod."""
     api, stopped = API(LOST), []
