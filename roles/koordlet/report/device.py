@@ -31,6 +31,7 @@ LABELS = (
 )
 #: What a label value may be; a model such as "A B" becomes "A-B".
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_MINOR = re.compile(r"[0-9]{1,9}")
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _BARE = {"gpu-core": names.RESOURCE_GPU_CORE, "gpu-memory": names.RESOURCE_GPU_MEMORY}
 _MAX_REASON, _MAX_MESSAGE = 1024, 32_768
@@ -149,7 +150,7 @@ def gpu_labels(cards: Sequence[GPUCard]) -> dict[str, str]:
 
 
 def _minor(entry: XPUDevice) -> int:
-    return int(entry.minor) if re.fullmatch(r"\d{1,9}", entry.minor) else 0
+    return int(entry.minor) if _MINOR.fullmatch(entry.minor) else 0
 
 
 def partitions(entries: Sequence[XPUDevice]) -> dict[str, list[Object]]:
@@ -160,7 +161,7 @@ def partitions(entries: Sequence[XPUDevice]) -> dict[str, list[Object]]:
         for link in (entry.topology.p2p_links or ()) if entry.topology is not None else ():
             if not link.peer_minor or not link.type:
                 continue
-            peers = {int(p) for p in (t.strip() for t in link.peer_minor.split(",")) if p.isdecimal()}
+            peers = {int(p) for p in (t.strip() for t in link.peer_minor.split(",")) if _MINOR.fullmatch(p)}
             minors = tuple(sorted(peers | {_minor(entry)}))
             if minors in seen:
                 continue

@@ -232,6 +232,13 @@ def test_partitions_are_groups_of_peers_once_each() -> None:
     }
 
 
+@pytest.mark.parametrize("peer", ["9" * 5000, "9" * 10, "٣", "-1", "1.0"])
+def test_peers_that_are_no_minors_are_left_out(peer: str) -> None:
+    link = P2PLink(f"1,{peer}", "HCCS")
+    found = partitions([XPUDevice(minor="0", topology=XPUTopology(p2p_links=(link,)))])
+    assert found == {"2": [{"minors": [0, 1], "gpuLinkType": "HCCS", "allocationScore": 1}]}
+
+
 @given(st.text(max_size=60))
 def test_every_code_becomes_a_reason_that_the_api_accepts(code: str) -> None:
     assert re.fullmatch(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", reason_of(code))
