@@ -475,6 +475,10 @@ class Executor:
             return
         self._swept = now
         self.holds.forget_gone()
+        try:
+            self.journal.stay()
+        except (JournalError, OSError) as error:
+            log.error("%s", error)  # the next write says what follows
         for write, rule in list(self._owed.values()):
             self._apply(sequence(write), rule, at, Mode.ENFORCE, Applied())
         # nothing is owed to a file that is gone, or that somebody else holds by now

@@ -391,6 +391,7 @@ class Journal:
 
     def _append(self, data: bytes, *, sync: bool) -> None:
         """All or nothing: what a full disk took of the lines is cut off again, or the next line would join a torn one."""
+        self.stay()
         if self._fd is None:
             raise JournalError(f"journal {self.path} is closed")
         before = os.fstat(self._fd).st_size
@@ -402,6 +403,12 @@ class Journal:
             seams.files().truncate(self._fd, before)
             raise
         self._bytes = before + len(data)
+
+    def stay(self) -> None:
+        """Write a journal anew whose file others removed: nobody could put back what it says. Raises JournalError, OSError."""
+        if self._fd is not None and not os.fstat(self._fd).st_nlink:
+            log.error("journal %s was removed; it is written again", self.path)
+            self.compact()
 
     def _take(self, entry: Entry, *, newest: bool = False) -> None:
         place = entry.place

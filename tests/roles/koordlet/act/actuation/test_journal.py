@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,27 @@ def test_first_value_counts_and_restore_puts_it_back(machine):
     assert (result.restored, result.failed) == ([str(path)], [])
     assert path.read_text() == "-1"
     assert restore(machine.root).restored == []
+
+
+@pytest.mark.feature("BEY-JRN-01")
+@pytest.mark.parametrize("how", ["file", "directory"])
+@pytest.mark.parametrize("then", ["a write", "a minute"])
+def test_a_journal_that_others_removed_is_written_again(machine, how, then):
+    """Who cleans up below /var/run takes the account of what was changed along."""
+    first, second = machine.put("cpu.cfs_quota_us", QOS, "-1"), machine.put("cpu.cfs_quota_us", f"{QOS}/pod", "-1")
+    machine.executor.apply([sequence(Write("cpu.cfs_quota_us", QOS, "5000"))], rule="r", now=1)
+    journal = Path(journal_path(machine.root))
+    if how == "file":
+        journal.unlink()
+    else:
+        shutil.rmtree(journal.parent)
+    if then == "a write":
+        machine.executor.apply([sequence(Write("cpu.cfs_quota_us", f"{QOS}/pod", "4000"))], rule="r", now=2)
+    else:
+        machine.now += 61
+        machine.executor.apply([], rule="r", now=2)
+    assert not restore(machine.root).failed
+    assert (first.read_text(), second.read_text()) == ("-1", "-1" if then == "a write" else "-1\n")
 
 
 @pytest.mark.feature("BEY-JRN-01")
