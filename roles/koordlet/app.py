@@ -50,6 +50,7 @@ from roles.koordlet.store import persist
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
 from roles.koordlet.unavailable import condition, unavailable
+from roles.koordlet.waiting import pause
 
 if TYPE_CHECKING:
     from koord.decisions.recorder import Recorder
@@ -63,6 +64,8 @@ log = logging.getLogger(__name__)
 #: The collectors whose first successful round prediction waits for.
 _NEEDED_FOR_TRAINING = frozenset({"node", "pods", "system"})
 _STALE_TICK = 60.0
+#: How often the lock file is looked for (seconds).
+LOCK_LOOK = 10.0
 #: How often, and how far apart (seconds), the cgroup driver is looked for.
 _DRIVER_ATTEMPTS, _DRIVER_PAUSE = 6, 10.0
 
@@ -196,6 +199,7 @@ class App:
             carryover.load(self.acting.manager, options.tsdb_path)
         life.spawn(self.acting.unshape(), "NICs that are shaped no more")
         life.spawn(self._flush_audit(stopping), "audit log")
+        life.spawn(self._keep_lock(stopping), "node lock")
         life.spawn(lambda: self.acting.hooks.run(stopping, self._synced), "runtime hooks", restart=True)
         life.on_stop(self.acting.stop, "acting half")
         spawn_reports(
@@ -279,6 +283,15 @@ class App:
         while not stopping.is_set():
             self.audit.flush()
             await seams.sleep(FLUSH_AFTER)
+
+    async def _keep_lock(self, stopping: asyncio.Event) -> None:
+        """Without its file another koordlet would start, and a guard take this one for gone."""
+        complaint = ""
+        while not await pause(stopping, LOCK_LOOK):
+            problem = self._lock.stay()
+            if problem and problem != complaint:
+                log.error("the lock file was removed, and cannot be had again: %s", problem)
+            complaint = problem
 
     async def _callbacks_of(self, kind: StateKind) -> None:
         await self._synced.wait()

@@ -45,6 +45,19 @@ class NodeLock:
             seams.files().truncate(fd, 0)
             seams.files().write(fd, f"{os.getpid()}\n".encode())
 
+    def stay(self) -> str:
+        """Take it anew where others removed the file: who looks for the holder looks there. What stands against that, "" for nothing."""
+        if self._fd is None or os.fstat(self._fd).st_nlink:
+            return ""
+        former, self._fd = self._fd, None
+        try:
+            self.acquire(2 * _PAUSE)
+        except ConfigurationError as error:
+            self._fd = former
+            return str(error)
+        seams.files().close(former)
+        return ""
+
     @staticmethod
     def _flock(fd: int, patience: float) -> None:
         # counted and not timed: the clock of a process may stand still while it waits here

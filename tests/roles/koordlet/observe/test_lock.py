@@ -9,7 +9,9 @@ import pytest
 
 from koord import seams
 from koord.process.errors import ConfigurationError
+from roles.koordlet import app as app_module
 from roles.koordlet.lock import NodeLock
+from tests.support.koordlet import Cluster, agent, run, until
 
 
 class _Full(seams.Files):
@@ -33,3 +35,37 @@ def test_a_full_disk_keeps_no_agent_from_starting(tmp_path: Path) -> None:
         second.release()
     finally:
         seams.leave(token)
+
+
+@pytest.mark.feature("KLO-LIFE-01")
+def test_a_lock_whose_file_others_removed_is_taken_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guard would take this koordlet for gone, and another koordlet would start beside it."""
+    monkeypatch.setattr(app_module, "LOCK_LOOK", 0.05)
+
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        path = c.base / "var/run/koordlet/koordlet.lock"
+        async with agent(c):
+            await until(path.exists, "the lock")
+            path.unlink()
+            await until(path.exists, "the lock, again")
+            with pytest.raises(ConfigurationError, match=f"pid {os.getpid()}"):
+                NodeLock(str(path)).acquire(patience=0.0)
+        NodeLock(str(path)).acquire(patience=0.0)
+
+    run(tmp_path, story)
+
+
+@pytest.mark.feature("KLO-LIFE-01")
+def test_a_lock_that_another_one_has_by_now_is_told(tmp_path: Path) -> None:
+    first, second = NodeLock(str(tmp_path / "lock")), NodeLock(str(tmp_path / "lock"))
+    first.acquire()
+    assert first.stay() == ""
+    (tmp_path / "lock").unlink()
+    second.acquire()
+    assert "another koordlet" in first.stay()
+    second.release()
+    assert first.stay() == ""
+    with pytest.raises(ConfigurationError):
+        second.acquire()
+    first.release()
