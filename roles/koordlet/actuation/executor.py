@@ -477,6 +477,7 @@ class Executor:
         self.holds.forget_gone()
         try:
             self.journal.stay()
+            self.holds.stay()
         except (JournalError, OSError) as error:
             log.error("%s", error)  # the next write says what follows
         for write, rule in list(self._owed.values()):

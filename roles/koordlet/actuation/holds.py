@@ -110,6 +110,11 @@ class Holds:
             del self._holds[key]
         self._dropped = bool(gone) or self._dropped
 
+    def stay(self) -> None:
+        """See :meth:`Journal.stay`."""
+        if self._record is not None:
+            self._record.stay()
+
     def see(self, root: HostRoot, journal: Journal | None) -> None:
         """Where the machine is, and the journal of all writes."""
         self._journal = journal

@@ -251,3 +251,17 @@ def test_property_whatever_happens_a_restart_frees_and_restore_puts_back(make_ma
     assert executor(machine).holds.holder(QUOTA, BOX) == ""
     assert restore(machine.root).failed == []
     assert machine.get(QUOTA, BOX) == "50000"
+
+
+@pytest.mark.feature("BEY-JRN-01")
+def test_what_is_held_is_on_record_again_when_others_removed_it(machine) -> None:
+    """A killed agent's successor gives back what was held, and would not know."""
+    put(machine)
+    made = executor(machine)
+    apply(made, "mine", write("80000", Hold.TAKE))
+    Path(holds_path(machine.root)).unlink()
+    machine.now += 61
+    made.apply([], rule="mine", now=2.0)
+    machine.restart()
+    executor(machine)
+    assert machine.get(QUOTA, BOX) == "50000"
