@@ -9,13 +9,15 @@ from collections.abc import Callable
 
 from koord import seams
 from roles.koordlet.hooks.delivery import Delivery
+from roles.koordlet.listening import identity
 from roles.koordlet.options import Options
 from roles.koordlet.waiting import pause
 
 log = logging.getLogger(__name__)
 
-#: How often an absent socket is looked for: a runtime may be upgraded while the agent runs (seconds).
-LOOK_AGAIN = 30.0
+#: How often it is seen whether a socket is there, or another one than that at which the last attempt failed: a runtime may be upgraded, or
+#: start again, at any time (seconds).
+LOOK = 3.0
 JITTER = 0.1
 
 
@@ -39,9 +41,9 @@ class NRIRunner:
         attempt, complaint = 0, ""
         while not stopping.is_set():
             if not self._there():
-                await pause(stopping, LOOK_AGAIN)
+                await pause(stopping, LOOK)
                 continue
-            began = asyncio.get_running_loop().time()
+            began, tried = asyncio.get_running_loop().time(), identity(self._path)
             text = await self._serve(stopping)
             if stopping.is_set():
                 return
@@ -55,7 +57,16 @@ class NRIRunner:
                 log.error("NRI: given up after %d attempts", attempt)
                 return
             seconds = pause_after(attempt, self._options)
-            await pause(stopping, seconds * (1 + JITTER * seams.rng().random()))
+            if await self._another(tried, stopping, seconds * (1 + JITTER * seams.rng().random())):
+                attempt = 0
+
+    async def _another(self, tried: tuple[int, int, int], stopping: asyncio.Event, seconds: float) -> bool:
+        """Wait so long, or until another socket is there; whether one is."""
+        end = asyncio.get_running_loop().time() + seconds
+        while (left := end - asyncio.get_running_loop().time()) > 0 and not await pause(stopping, min(left, LOOK)):
+            if self._there() and identity(self._path) != tried:
+                return True
+        return False
 
     def _there(self) -> bool:
         return os.path.exists(self._path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import socket
 from typing import Any
 
 import pytest
@@ -315,6 +316,23 @@ def test_the_group_of_a_pod_that_lives_outlasts_an_earlier_sandbox(tmp_path) -> 
             (own / "tasks").write_text("")
             await runtime.call("RemovePodSandbox", nri.PodSandboxRequest(pod=unlisted))
             assert not own.exists()
+
+    run(tmp_path, story)
+
+
+@pytest.mark.feature("KA-RH-02")
+def test_a_runtime_that_starts_again_is_found_however_long_the_pause_has_grown(tmp_path, caplog) -> None:
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        path = socket_of(c)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(path))
+        async with agent(c, "BatchResource", **nri_options(c, runtime_hooks_nri_backoff_duration=3600.0)):
+            await until(lambda: "it is tried again" in caplog.text, "the first attempt")
+            path.unlink()
+            async with Runtime(path) as runtime:
+                await asyncio.wait_for(runtime.connected.wait(), patience.seconds(15))
 
     run(tmp_path, story)
 
