@@ -35,6 +35,8 @@ def class_key(priority_class: PriorityClass) -> str:
 #: A checkpoint without its pod goes when the newest one is so much younger (seconds): the pod list of a node that boots is short, and its
 #: clock may be wrong.
 ORPHANED = 86_400.0
+#: No sample counts as taken later (the year 9000): times of checkpoints end with the year 9999, and a clock may say anything.
+LATEST = 221_845_392_000.0
 _LARGEST = 1 << 20
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, CheckpointError)
 
@@ -85,8 +87,8 @@ class Model:
         last, at = self.sampled, now
         if last is not None and not last <= now <= last + self.cpu.half_life:
             at = last + interval
-        self.sampled = at
-        return at
+        self.sampled = min(at, LATEST)
+        return self.sampled
 
 
 @dataclass(slots=True)
@@ -247,7 +249,7 @@ class Models:
             updated = parse_time(data["LastUpdated"])
         except (TimeError, KeyError):
             updated = now
-        return Model(cpu, memory, updated=now, saved=now, sampled=updated)
+        return Model(cpu, memory, updated=now, saved=now, sampled=min(updated, LATEST))
 
 
 def _remove(path: str) -> None:

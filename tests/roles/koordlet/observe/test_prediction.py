@@ -87,6 +87,24 @@ class TestCheckpoints:
         assert fresh.restore({"u-1"}, T0 + 2) == 2
         assert fresh.predict("u-1") == m.predict("u-1")
 
+    @pytest.mark.parametrize("by", ["file", "clock"])
+    def test_a_time_at_the_end_of_all_times_ends_nothing(self, tmp_path, by) -> None:
+        last = 253_402_300_799.0  # 9999-12-31T23:59:59Z
+        m = models(tmp_path)
+        m.update("u-1", 1.5, GIB, last - 1 if by == "clock" else T0)
+        if by == "file":
+            checkpoint(m, T0)
+            body = orjson.loads((tmp_path / "u-1").read_bytes())
+            (tmp_path / "u-1").write_bytes(orjson.dumps({**body, "LastUpdated": "9999-12-31T23:59:59Z"}))
+            m = models(tmp_path)
+            assert m.restore({"u-1"}, T0) == 1
+        for k in range(3):
+            m.update("u-1", 1.5, GIB, T0 + 60 * k)
+        assert checkpoint(m, T0 + 7200) == 1
+        again = models(tmp_path)
+        assert again.restore({"u-1"}, T0 + 7200) == 1
+        assert again.predict("u-1") == m.predict("u-1")
+
     def test_a_pipe_in_the_directory_holds_up_nothing(self, tmp_path) -> None:
         m = models(tmp_path)
         m.update("u-1", 1.5, GIB, T0)
