@@ -103,6 +103,8 @@ class KubeletClient:
             raise KubeletError(f"{url}: no answer within {self._options.timeout:g} s") from None
         except (NotSent, Lost, OSError) as error:
             raise KubeletError(f"{url}: {error or type(error).__name__}") from None
+        except ValueError as error:  # whoever registers the Node may write any text
+            raise KubeletError(f"{url!r}: the Node's address or port cannot be used: {error}") from None
         finally:
             self._metrics.kubelet_request.observe(seams.monotonic() - begun, "get", path, code)
         return body

@@ -313,6 +313,35 @@ class TestKubelet:
         asyncio.run(main())
         assert len([r for r in caplog.records if "is kept" in r.getMessage()]) == 1
 
+    @pytest.mark.parametrize("insecure", [True, False])
+    @pytest.mark.parametrize("address", ["10.0.0.1:10250", "::g", "[", "a..b", "ﬀ", "x\ny", "a" * 70 + ".example"])
+    def test_an_address_that_is_none_keeps_the_last_list(self, agent, make_node, make_pod, caplog, address, insecure) -> None:
+        """Whatever the Node's status says: the agent goes on, and says so."""
+
+        async def main() -> None:
+            a = agent()
+            a.pod_cache.take(listed(make_pod("a", "u-1")))
+            node = make_node()
+            node["status"]["addresses"] = [{"type": "InternalIP", "address": address}]
+            client = KubeletClient(KubeletOptions(insecure=insecure), a.metrics, None)
+            informer = PodInformer(a.pod_cache, client, lambda: as_node(node), 30.0, lambda: None)
+            assert not await informer.fetch()
+            assert [pod.uid for pod in a.pod_cache.pods] == ["u-1"]
+            assert "the last pod list is kept" in caplog.text
+            await client.close()
+
+        asyncio.run(main())
+
+    @pytest.mark.parametrize("port", [70000, -5])
+    def test_a_port_that_is_none_keeps_the_last_list(self, agent, make_node, port) -> None:
+        async def main() -> None:
+            client = KubeletClient(KubeletOptions(), agent().metrics, None)
+            with pytest.raises(KubeletError):
+                await client.pods(as_node(make_node(port=port)))
+            await client.close()
+
+        asyncio.run(main())
+
     def test_of_two_requests_the_later_answer_stays(self, agent, make_node, make_pod) -> None:
         """Hooks ask in between, and a kubelet that is busy answers them in any order."""
 
