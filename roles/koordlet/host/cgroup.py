@@ -92,7 +92,7 @@ def detect_driver(root: HostRoot, version: CgroupVersion) -> CgroupDriver | None
 def split_container_id(container_id: str) -> tuple[str, str]:
     """``containerd://abc`` -> ``("containerd", "abc")``. An unknown or missing scheme is a :class:`HostError`."""
     scheme, separator, bare = container_id.partition("://")
-    if not separator or not bare or scheme not in _RUNTIME_PREFIX or "/" in bare or bare in {".", ".."}:
+    if not separator or not bare or scheme not in _RUNTIME_PREFIX or not {"/", "\0"}.isdisjoint(bare) or bare in {".", ".."}:
         raise HostError(f"container id {container_id!r} is not <runtime>://<id> with a runtime of {', '.join(RUNTIMES)}")
     return scheme, bare
 
@@ -186,7 +186,7 @@ class Cgroups:
         return f"{self.kubepods}/{level}"
 
     def pod_dir(self, kube_qos: str, uid: str) -> str:
-        if not uid or "/" in uid or uid in {".", ".."}:
+        if not uid or not {"/", "\0"}.isdisjoint(uid) or uid in {".", ".."}:
             raise HostError(f"pod uid {uid!r} cannot name a directory")
         parent = self.qos_dir(kube_qos)
         if self.driver is CgroupDriver.CGROUPFS:

@@ -332,6 +332,21 @@ class TestKubelet:
 
         asyncio.run(main())
 
+    @pytest.mark.parametrize("uid", ["u\0", "..", "a/b", ""])
+    def test_a_uid_that_names_no_directory_costs_that_pod_alone(self, agent, make_pod, uid) -> None:
+        cache = agent().pod_cache
+        cache.take(listed(make_pod("a", "u-1"), make_pod("b", uid)))
+        assert [pod.uid for pod in cache.pods] == ["u-1"]
+        for _ in range(5):
+            cache.take(listed())
+
+    def test_a_container_id_that_names_no_directory_costs_that_container_alone(self, agent, make_pod) -> None:
+        cache = agent().pod_cache
+        pod = make_pod("a", "u-1")
+        pod["status"]["containerStatuses"][0]["containerID"] = "containerd://x\0"
+        cache.take(listed(pod))
+        assert [container.cgroup_dir for container in cache.pods[0].containers] == [""]
+
     @pytest.mark.parametrize("port", [70000, -5])
     def test_a_port_that_is_none_keeps_the_last_list(self, agent, make_node, port) -> None:
         async def main() -> None:
