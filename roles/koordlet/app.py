@@ -172,7 +172,7 @@ class App:
         )
         self.sensing = make_sensing(self.parts, self.host, self.pod_cache, self._on_tick, self._change)
         stopping = life.stopping
-        life.spawn(pods.run(stopping), "pods")
+        life.spawn(lambda: pods.run(stopping), "pods", restart=True)
         pleg = self.pleg = Pleg(cgroups, pods.trigger)
         pleg.start(asyncio.get_running_loop())
         life.spawn(self._watch_sync(stopping), "sync")

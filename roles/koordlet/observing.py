@@ -136,7 +136,7 @@ def spawn_reports(
     options, state, stopping = parts.options, parts.state, life.stopping
     models = make_models(options)
     prediction = PredictionLoop(models, parts.store, lambda: pods.pods)
-    life.spawn(prediction.run(stopping, trainable), "prediction")
+    life.spawn(lambda: prediction.run(stopping, trainable), "prediction", restart=True)
     if options.enable_node_metric_report:
         report = NodeMetricLoop(
             client=parts.client,

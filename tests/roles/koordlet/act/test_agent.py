@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 from typing import Any
 
@@ -377,3 +378,29 @@ def test_where_nothing_is_asked_for_nothing_is_changed(tmp_path, v2) -> None:
         assert {**c.values(), **{path: (c.base / path).read_text() for path in SWITCHES}} == before
 
     run(tmp_path, story, v2=v2)
+
+
+@pytest.mark.feature("KLO-LIFE-01")
+@pytest.mark.parametrize("work", ["roles.koordlet.prediction.models.Models.train", "roles.koordlet.states.pods.PodCache.take"])
+def test_a_mistake_in_one_task_ends_no_other(tmp_path, monkeypatch, work) -> None:
+    owner, _, method = work.rpartition(".")
+    module, _, name = owner.rpartition(".")
+    real = getattr(getattr(importlib.import_module(module), name), method)
+    calls: list[int] = []
+
+    def at_first_not(self, *arguments):
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("a mistake")
+        return real(self, *arguments)
+
+    monkeypatch.setattr(work, at_first_not)
+
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        await c.pod("one", qos="LS", kube_qos="Burstable")
+        async with agent(c, prediction_training_interval=1.0) as app:
+            await until(lambda: len(calls) > 1, "it is begun again")
+            await until(lambda: app.pod_cache.pods, "the pods")
+
+    run(tmp_path, story)
