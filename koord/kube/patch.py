@@ -101,8 +101,8 @@ def apply_json_patch(doc: Any, operations: Sequence[Mapping[str, Any]], *, lenie
     """Apply a JSON Patch document. All or nothing: raises PatchError (with the operation's index) on the first failure,
     PatchTestFailed if that is a `test` that does not hold.
 
-    `lenient` treats a missing member of an object as kube-apiserver's library does, RFC or not: replace adds it, remove has nothing to do,
-    test and copy see null. All that is copied has at most 3 MiB as JSON, as there: a copy into itself doubles.
+    `lenient` treats a missing member of an object as kube-apiserver's library does, RFC or not: replace adds it, test and copy see
+    null. All that is copied has at most 3 MiB as JSON, as there: a copy into itself doubles.
     """
     if isinstance(operations, (str, bytes, Mapping)) or not isinstance(operations, Sequence):
         raise PatchError("a JSON patch must be a list of operations")
@@ -122,7 +122,7 @@ def apply_json_patch(doc: Any, operations: Sequence[Mapping[str, Any]], *, lenie
 
 def _softened(doc: Any, operation: Mapping[str, Any]) -> Mapping[str, Any]:
     """An operation that is about a missing member of an object, as one that the RFC allows."""
-    if not isinstance(operation, Mapping) or (op := operation.get("op")) not in ("replace", "remove", "test", "copy"):
+    if not isinstance(operation, Mapping) or (op := operation.get("op")) not in ("replace", "test", "copy"):
         return operation
     path = _pointer(operation.get("from" if op == "copy" else "path"), "path")
     parent = _get(doc, path[:-1]) if path else None
@@ -130,8 +130,6 @@ def _softened(doc: Any, operation: Mapping[str, Any]) -> Mapping[str, Any]:
         return operation
     if op == "copy":
         return {"op": "add", "path": operation.get("path"), "value": None}
-    if op == "remove":
-        return {"op": "test", "path": "", "value": doc}
     if op == "replace":
         return {**operation, "op": "add"}
     return {"op": "test", "path": "", "value": doc} if operation.get("value", 0) is None else operation

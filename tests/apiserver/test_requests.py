@@ -582,6 +582,18 @@ def test_a_patch_may_not_take_the_metadata_off(with_api: Any, widget_crd: Any) -
     with_api(body)
 
 
+def test_a_json_patch_removes_only_what_is_there(with_api: Any) -> None:
+    """Who removes a lock, or a finalizer, must learn that somebody else has done so."""
+
+    async def body(api: Any) -> None:
+        await api.post(MAPS, {"metadata": {"name": "m"}, "data": {"lock": "mine"}})
+        for path, expected in (("/data/lock", 200), ("/data/lock", 422), ("/metadata/annotations", 422), ("/immutable", 422)):
+            status, out = await api.call("PATCH", MAPS + "/m", [{"op": "remove", "path": path}], kind=JSON_PATCH)
+            assert status == expected, (path, out)
+
+    with_api(body)
+
+
 @pytest.mark.parametrize("other", [True, 2])
 def test_the_parameters_of_what_was_allocated_stay(with_api: Any, other: Any) -> None:
     def allocated(value: Any) -> dict[str, Any]:

@@ -310,6 +310,16 @@ def test_what_a_webhook_gets_wrong_is_judged_by_its_failure_policy(answer: dict[
     with_api(body)
 
 
+def test_the_patch_of_a_webhook_replaces_what_is_missing(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        operation = {"op": "replace", "path": "/metadata/annotations", "value": {"a": "b"}}
+        async with webhook(lambda r: patch(operation)) as (url, _):
+            await api.post(HOOKS + "/mutatingwebhookconfigurations", configuration("MutatingWebhookConfiguration", url))
+            assert (await api.post(PODS, pod()))["metadata"]["annotations"] == {"a": "b"}
+
+    with_api(body)
+
+
 def test_a_patch_must_leave_an_object(with_api: Any) -> None:
     async def body(api: Any) -> None:
         async with webhook(lambda r: patch({"op": "remove", "path": "/metadata"})) as (url, _):

@@ -276,7 +276,7 @@ class WebhookAdmission:
             raise internal(f'admission webhook "{hook.name}" attempted to modify the object, which is not supported for this operation')
         try:
             before = in_version(attributes.obj, resource, attributes.subresource)
-            after = apply_json_patch(before, operations)
+            after = apply_json_patch(before, operations, lenient=True)
         except PatchError as err:
             raise internal(f'admission webhook "{hook.name}": patch: {err}') from err
         if json_equal(after, before):
