@@ -102,6 +102,30 @@ def test_who_shows_no_token_is_anonymous_and_may_what_roles_allow() -> None:
     asyncio.run(main())
 
 
+def test_who_may_read_a_kind_learns_that_it_is_not_served() -> None:
+    """A role waits for its definitions, or does without, only if it is told so."""
+
+    async def main() -> None:
+        async with cluster() as (server, admin):
+            bearer, group = await token(admin), "/apis/example.com/v1"
+            await grant(admin, "early", rule("get list watch", "things", "example.com"), rule("get", "pods/nothing"))
+            for path, code in (
+                (f"{group}/things", 404),
+                (f"{group}/things?watch=1", 404),
+                (f"{group}/namespaces/a/things/b", 404),
+                (f"{group}/watch/things", 404),
+                (f"{group}/others", 403),
+                (f"{group}/namespaces/a/things/b/status", 403),
+                ("/api/v1/namespaces/a/pods/b/nothing", 404),
+                ("/apis/apps/v9/deployments", 403),
+            ):
+                assert (await as_agent(server, bearer, "GET", path))[0] == code, path
+            _, answer = await as_agent(server, bearer, "POST", f"{group}/namespaces/a/others", {})
+            assert answer["message"].endswith('cannot create resource "others" in API group "example.com" in the namespace "a"')
+
+    asyncio.run(main())
+
+
 def test_the_administrators_role_is_there() -> None:
     async def main() -> None:
         async with cluster() as (server, admin):

@@ -75,6 +75,28 @@ def resolve(table: ResourceTable, segments: list[str]) -> Target | None:
     return Target(resource, None, *rest[1:])
 
 
+def unserved(method: str, segments: list[str], query: dict[str, str]) -> Attributes:
+    """What is asked for by a path of which nothing is served: like any other resource, so that who may read it learns that it is not
+    there (404, not 403)."""
+    group, _, *rest = ("", *segments[1:]) if segments[0] == "api" else segments[1:]
+    rest = [unquote(part) for part in rest]
+    namespace = rest[1] if rest[0] == "namespaces" and len(rest) > 1 else ""
+    if namespace and len(rest) > 2 and rest[2] not in ("status", "finalize"):
+        rest = rest[2:]
+    resource, name, subresource = [*rest, "", ""][:3]
+    return Attributes(verb_of(method, name=name, watch=flag(query, "watch")), group, resource, subresource, namespace, name)
+
+
+def _asked(method: str, target: Target, query: dict[str, str]) -> Attributes:
+    """What is asked for by a request for a resource."""
+    verb, resource = verb_of(method, name=target.name, watch=flag(query, "watch")), target.resource
+    # A list or watch of one name is about that name, as far as rules with resourceNames go.
+    name = target.name or (selected_name(query.get("fieldSelector", "")) if verb in ("list", "watch") else "")
+    # a namespace lies in itself: a Role in it may allow to read it
+    place = target.name if resource.kind == "Namespace" and not resource.group else target.place
+    return Attributes(verb, resource.group, resource.plural, target.subresource, place, name)
+
+
 def _watch_path(method: str, segments: list[str], query: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """The older spelling of a watch, …/v1/watch/…, as a list that is watched. Raises 405 for what does not read."""
     at = 2 if segments[0] == "api" else 3
@@ -156,31 +178,22 @@ class Front:
             segments, query = _watch_path(request.method, segments, query)
             target = resolve(self.core.resources, segments)
             if target is None:
-                self._authorize(request, options, None, query, "/" + "/".join(segments))
+                self._authorize(options, unserved(request.method, segments, query))
                 group = "" if first == "api" else segments[1]
                 if all(r.custom for r in self.core.resources.of_group(group)):
                     return _page_not_found()
                 raise path_not_found()
-            self._authorize(request, options, target, query)
+            if self.core.authorizer is not None:
+                self._authorize(options, _asked(request.method, target, query))
             return await self.objects.dispatch(Call(request, target, query, options))
-        self._authorize(request, options, None, query, "/" + "/".join(segments))
+        self._authorize(options, Attributes(request.method.lower(), path="/" + "/".join(segments)))
         return await self._system(request, segments, query)
 
-    def _authorize(self, request: web.BaseRequest, options: Options, target: Target | None, query: dict[str, str], path: str = "") -> None:
+    def _authorize(self, options: Options, wanted: Attributes) -> None:
         """Raise 403 for what the user may not do."""
         authorizer = self.core.authorizer
         if authorizer is None:
             return
-        if target is None:
-            wanted = Attributes(request.method.lower(), path=path)
-        else:
-            verb = verb_of(request.method, name=target.name, watch=flag(query, "watch"))
-            resource = target.resource
-            # A list or watch of one name is about that name, as far as rules with resourceNames go.
-            name = target.name or (selected_name(query.get("fieldSelector", "")) if verb in ("list", "watch") else "")
-            # a namespace lies in itself: a Role in it may allow to read it
-            place = target.name if resource.kind == "Namespace" and not resource.group else target.place
-            wanted = Attributes(verb, resource.group, resource.plural, target.subresource, place, name)
 
         def authorize(verb: str) -> None:
             authorizer.check(options.user, wanted._replace(verb=verb))
