@@ -193,3 +193,34 @@ def test_rules_wait_for_a_valid_object(with_api: Any) -> None:
         assert [field for field, _, _ in told(out)] == ["spec.b", "<nil>"]
 
     with_api(body)
+
+
+@pytest.mark.parametrize(
+    ("rule", "status"),
+    [
+        ("[self.t].map(x, x + x).size() > 0", 201),
+        ("[self.t]" + ".map(x, x + x)" * 20 + ".size() > 0", 422),
+        ("self.t" + ".replace('a', 'aaaaaaaaaa')" * 8 + ".size() > 0", 422),
+        ("self.t" + ".replace('-', '_')" * 8 + ".size() > 0", 201),
+        ("self.t.replace('a', self.t).size() > 0", 201),
+        ("self.t" + ".replace('a', self.t)" * 4 + ".size() > 0", 422),
+        ("[[self.t]]" + ".map(x, x + x)" * 20 + ".size() > 0", 422),
+        ("['a', 'b']" + ".map(x, [x, x].join(x + x))" * 10 + ".size() > 0", 422),
+        ("lists.range(999).map(x, lists.range(999).map(y, self.t)).size() > 0", 422),
+        ("self.l.map(x, self.l.filter(y, y != x).map(y, x + y).join(',')).exists(x, x.contains(self.t))", 201),
+        ("self.m.transformList(k, v, k + v).size() + self.l.map(x, x).filter(x, x != '').map(x, {'a': x}).size() > 0", 201),
+    ],
+)
+def test_no_value_of_a_rule_grows_without_end(rule: str, status: int, with_api: Any) -> None:
+    """Nothing counts what an expression makes: forty characters more, and one object took all memory."""
+
+    async def body(api: Any) -> None:
+        parts = {"t": TEXT, "l": {"type": "array", "items": TEXT}, "m": {"type": "object", "additionalProperties": TEXT}}
+        got, out = await api.call("POST", CRDS, definition(rules(rule, properties=parts)))
+        assert got == status, out
+        if status == 422:
+            assert "could grow beyond" in out["message"]
+        else:
+            await api.post(FOOS, foo(t="a-b", l=["x", "a-b", "aa-b"], m={"k": "v"}))
+
+    with_api(body)

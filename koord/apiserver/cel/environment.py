@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from cel_expr_python import cel
 
-from koord.apiserver.cel import library
+from koord.apiserver.cel import growth, library
 from koord.apiserver.errors import Cause, invalid_value, required
 from koord.apiserver.store import Obj
 
@@ -58,6 +58,12 @@ class Environment:
             compiled = self._env.compile(expression)
         except Exception as error:
             raise CelError(f"compilation failed: {_told(error)}") from None
+        try:
+            growth.check(compiled.serialize())
+        except growth.TooLargeError as error:
+            raise CelError(f"compilation failed: {error}") from None
+        except RecursionError:
+            raise CelError("compilation failed: the expression is nested too deeply") from None
         program = Program(compiled, expression, results)
         if results and program.type.name() not in (*results, "DYN"):
             raise CelError(f"must evaluate to {' or '.join(results).lower()}")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.objects_resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
-from koord.apiserver.cel.devices import compiled
+from koord.apiserver.cel.devices import CelError, compiled
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.framework.events import Action, ClusterEvent
@@ -589,3 +589,13 @@ def test_a_what_if_makes_claims_of_templates_and_leaves_no_trace() -> None:
 )
 def test_what_a_selector_looks_at_is_known_or_taken_for_everything(expression: str, reads: Any) -> None:
     assert compiled(expression).reads == reads
+
+
+@pytest.mark.feature("SCH-DRA-02")
+def test_a_selector_takes_no_memory_without_end() -> None:
+    """Whoever writes a claim has its selectors evaluated by the scheduler."""
+    grown = MODEL
+    for level in range(15):
+        grown = f"cel.bind(a{level}, {grown}, a{level} + a{level} + a{level})"
+    with pytest.raises(CelError, match="could grow beyond"):
+        compiled(f'{grown} == "x"')
