@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from koord.apiserver.cel import growth
+
 pytestmark = pytest.mark.feature("API-CRD-01")
 Obj = dict[str, Any]
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -222,5 +224,24 @@ def test_no_value_of_a_rule_grows_without_end(rule: str, status: int, with_api: 
             assert "could grow beyond" in out["message"]
         else:
             await api.post(FOOS, foo(t="a-b", l=["x", "a-b", "aa-b"], m={"k": "v"}))
+
+    with_api(body)
+
+
+def test_a_schema_that_would_be_refused_now_does_not_lock_its_definition(with_api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(api: Any) -> None:
+        grown = rules("[self.t]" + ".map(x, x + x)" * 22 + ".size() > 0", properties={"t": TEXT})
+        with monkeypatch.context() as before:
+            before.setattr(growth, "MOST", 1e300)
+            await api.post(CRDS, definition(grown))
+        path = f"{CRDS}/foos.ex.io"
+        monkeypatch.setattr("koord.apiserver.validation.crds._RIGHT", set())
+        await api.merge(path, {"metadata": {"labels": {"a": "b"}}})
+        await api.merge(path, {"spec": {"names": {"shortNames": ["f"]}}})
+        await api.merge(path + "/status", {"status": {"storedVersions": ["v1"]}})
+        changed = (await api.get(path))["spec"]["versions"]
+        changed[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["u"] = TEXT
+        status, out = await api.call("PATCH", path, {"spec": {"versions": changed}}, kind="application/merge-patch+json")
+        assert (status, "could grow beyond" in out["message"]) == (422, True)
 
     with_api(body)

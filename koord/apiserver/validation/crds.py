@@ -14,6 +14,7 @@ from koord.apiserver.schema.rules import checking, making, updating, warning
 from koord.apiserver.schema.structural import Structural, compiled_pattern, structural
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, dns_1035_label
+from koord.kube.patch import json_equal
 
 if TYPE_CHECKING:
     from koord.apiserver.cel.rules import RuleNode
@@ -123,7 +124,7 @@ def rules_of(root: Structural, path: str, causes: list[Cause]) -> RuleNode | Non
 
 
 def _check_root(schema: Obj, where: str, causes: list[Cause]) -> None:
-    """A whole schema; one that was found right is not walked again, at each write of its definition's status or of a label."""
+    """A whole schema; one that was found right is not walked again."""
     known = orjson.dumps(schema), where
     if known in _RIGHT:
         return
@@ -241,6 +242,20 @@ def _definition(obj: Obj, path: Path_, causes: list[Cause]) -> None:
 
 
 @making("V1CustomResourceDefinition")
+def _made(obj: Obj, causes: list[Cause]) -> None:
+    _approved(obj, causes)
+    _schemas((obj.get("spec") or {}).get("versions") or [], [], causes)
+
+
+@updating("V1CustomResourceDefinition")
+def _changed(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """What was wrong before need not be mended by whoever changes something else: what is refused since then locks no definition."""
+    if approval(new["metadata"])[0] != approval(old["metadata"])[0]:
+        _approved(new, causes)
+    known = [version.get("schema") for version in (old.get("spec") or {}).get("versions") or ()]
+    _schemas((new.get("spec") or {}).get("versions") or [], known, causes)
+
+
 def _approved(obj: Obj, causes: list[Cause]) -> None:
     """APIs of protected groups are approved, or say openly that they are not."""
     state, text = approval(obj["metadata"])
@@ -248,13 +263,6 @@ def _approved(obj: Obj, causes: list[Cause]) -> None:
         where = f"metadata.annotations[{_APPROVED}]"
         given = (obj["metadata"].get("annotations") or {}).get(_APPROVED)
         causes.append(required(where, text) if state == "Missing" else invalid_value(where, given, text))
-
-
-@updating("V1CustomResourceDefinition")
-def _still_approved(new: Obj, old: Obj, causes: list[Cause]) -> None:
-    """What was wrong before need not be mended by whoever changes something else."""
-    if approval(new["metadata"])[0] != approval(old["metadata"])[0]:
-        _approved(new, causes)
 
 
 def _versions(versions: list[Obj], causes: list[Cause]) -> None:
@@ -272,23 +280,30 @@ def _versions(versions: list[Obj], causes: list[Cause]) -> None:
         schema = (version.get("schema") or {}).get("openAPIV3Schema")
         if schema is None:
             causes.append(required(f"{path}.schema.openAPIV3Schema", "schemas are required"))
-        else:
-            # what one version alone says is shown as said of the whole
-            where = "spec.validation.openAPIV3Schema" if len(versions) == 1 else f"{path}.schema.openAPIV3Schema"
-            if schema.get("type") != "object":
-                causes.append(invalid_value(f"{where}.type", schema.get("type", ""), "must be object at the root"))
-            inner = ((schema.get("properties") or {}).get("metadata") or {}).get("properties") or {}
-            if not inner.keys() <= {"name", "generateName"}:
-                text = "must not specify anything other than name and generateName, but metadata is implicitly specified"
-                causes.append(field_forbidden(f"{where}.properties[metadata]", text))
-            if schema.get("additionalProperties") is not None:
-                causes.append(field_forbidden(f"{where}.additionalProperties", "must not be used at the root"))
-            _check_root(schema, where, causes)
         _presentation(version, "spec" if len(versions) == 1 else path, causes)
     if versions and stored != 1:
         causes.append(
             invalid_value("spec.versions", [v.get("name") for v in versions], "must have exactly one version marked as storage version")
         )
+
+
+def _schemas(versions: list[Obj], known: list[Obj | None], causes: list[Cause]) -> None:
+    """The schemas of the versions, but for those that are known."""
+    for i, version in enumerate(versions):
+        schema = (version.get("schema") or {}).get("openAPIV3Schema")
+        if schema is None or any(json_equal(version["schema"], one) for one in known):
+            continue
+        # what one version alone says is shown as said of the whole
+        where = "spec.validation.openAPIV3Schema" if len(versions) == 1 else f"spec.versions[{i}].schema.openAPIV3Schema"
+        if schema.get("type") != "object":
+            causes.append(invalid_value(f"{where}.type", schema.get("type", ""), "must be object at the root"))
+        inner = ((schema.get("properties") or {}).get("metadata") or {}).get("properties") or {}
+        if not inner.keys() <= {"name", "generateName"}:
+            text = "must not specify anything other than name and generateName, but metadata is implicitly specified"
+            causes.append(field_forbidden(f"{where}.properties[metadata]", text))
+        if schema.get("additionalProperties") is not None:
+            causes.append(field_forbidden(f"{where}.additionalProperties", "must not be used at the root"))
+        _check_root(schema, where, causes)
 
 
 def _selectable(version: Obj, path: str, causes: list[Cause]) -> None:
