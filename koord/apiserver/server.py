@@ -32,6 +32,47 @@ def _make_request(
     return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop(), client_max_size=MAX_BODY)
 
 
+HEAD_SECONDS = 32.0  # for the head of a connection's first request, as kube-apiserver waits
+
+
+class _Listening(web.Server):
+    """Connections that say nothing are closed: each holds a file descriptor, and there are only so many."""
+
+    def __init__(self, front: Front) -> None:
+        super().__init__(
+            self._answer,
+            request_factory=_make_request,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=300,
+            max_line_size=MAX_LINE,
+        )
+        self._front = front
+        self._silent: dict[RequestHandler, asyncio.TimerHandle] = {}
+
+    def __call__(self) -> RequestHandler:
+        protocol = super().__call__()
+        self._silent[protocol] = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._give_up, protocol)
+        return protocol
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        self._heard(handler)
+        super().connection_lost(handler, exc)
+
+    def _heard(self, protocol: RequestHandler) -> None:
+        if (waiting := self._silent.pop(protocol, None)) is not None:
+            waiting.cancel()
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._heard(request.protocol)
+        return await self._front.handle(request)
+
+    def _give_up(self, protocol: RequestHandler) -> None:
+        del self._silent[protocol]
+        if protocol.transport is not None:
+            protocol.transport.abort()
+
+
 class ApiServer:
     """One API server with its own store.
 
@@ -62,15 +103,7 @@ class ApiServer:
         """Seed the store, start the controllers and listen."""
         seed(self.core)
         self.controllers.start()
-        server = web.Server(
-            self.front.handle,
-            request_factory=_make_request,
-            handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=300,
-            max_line_size=MAX_LINE,
-        )
-        self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
+        self._runner = web.ServerRunner(_Listening(self.front), shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port, ssl_context=tls, backlog=512)
         await site.start()

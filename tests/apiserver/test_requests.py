@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import io
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from koord.apiserver.rest.read import decode_continue, encode_continue
 from koord.apiserver.web.handler import MAX_LINE
 from tests.apiserver.conftest import APPLY, JSON_PATCH, MERGE, STRATEGIC
+from tests.support import patience
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
@@ -804,5 +806,22 @@ def test_what_lacks_an_expected_part_is_refused(with_api: Any, widget_crd: Any) 
         parts["items"] = [parts["items"]]
         status, out = await api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_crd)
         assert (status, out["details"]["causes"][0]["field"].endswith("[parts].items")) == (422, True)
+
+    with_api(body)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /version HTT", b"GET /version HTTP/1.1\r\nHost: x\r\n"])
+def test_a_connection_that_says_nothing_is_closed(said: bytes, with_api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koord.apiserver.server.HEAD_SECONDS", 0.05)
+
+    async def body(api: Any) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(api.server.url.rpartition(":")[2]))
+        writer.write(said)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), patience.seconds(5)) == b""
+        writer.close()
+        assert (await api.get("/version"))["major"]
+        await asyncio.sleep(0.1)
+        assert (await api.get("/version"))["major"], "one that has asked may rest"
 
     with_api(body)
