@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from koord.apiserver.config import ServerConfig
 from koord.apiserver.rest.read import decode_continue, encode_continue
 from koord.apiserver.web.handler import MAX_LINE
 from tests.apiserver.conftest import APPLY, JSON_PATCH, MERGE, STRATEGIC
@@ -519,6 +520,23 @@ def test_a_dry_run_of_finalize_shows_what_would_be(with_api: Any) -> None:
         assert (await api.get("/api/v1/namespaces/n"))["spec"]["finalizers"] == ["kubernetes"]
 
     with_api(body)
+
+
+def test_who_finalizes_a_namespace_may_change_its_metadata(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        path = "/api/v1/namespaces/n"
+        made = await api.post("/api/v1/namespaces", {"metadata": {"name": "n", "finalizers": ["a.io/b"]}})
+        status, out = await api.call("PUT", path + "/finalize", {**made, "spec": {"finalizers": ["kubernetes", "mine"]}})
+        assert (status, out["details"]["causes"][0]["field"]) == (422, "spec.finalizers[1]")
+        await api.ok("DELETE", path)
+        meta = {"name": "n", "labels": {"a": "b"}, "finalizers": []}
+        out = await api.ok("PUT", path + "/finalize", {"metadata": meta, "spec": {"finalizers": ["kubernetes"]}})
+        assert out["metadata"]["labels"]["a"] == "b"
+        assert "finalizers" not in out["metadata"]
+        await api.ok("PUT", path + "/finalize", {"metadata": {"name": "n"}, "spec": {}})
+        assert (await api.call("GET", path))[0] == 404
+
+    with_api(body, config=ServerConfig(disabled_controllers=frozenset({"namespace"})))
 
 
 @pytest.mark.parametrize(

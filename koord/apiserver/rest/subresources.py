@@ -1,4 +1,4 @@
-"""What is answered and not stored as such: binding, eviction, scale, finalize, token, and reviews of tokens and access."""
+"""What is answered and not stored as such: binding, eviction, scale, token, and reviews of tokens and access."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from koord.apiserver.rbac import MASTERS, of_review
 from koord.apiserver.resources import SUBRESOURCE_KINDS, api_version
 from koord.apiserver.rest import context
 from koord.apiserver.rest.delete import delete_now, parse_options
-from koord.apiserver.rest.write import commit, decode, transient
+from koord.apiserver.rest.write import commit, decode
 from koord.apiserver.schema.builtin import clean, now, schemas
 from koord.apiserver.ssa import fields as sets
 from koord.apiserver.ssa.apply import check_manager, conflict_error
@@ -280,22 +280,6 @@ def _own_replicas(resource: Resource, obj: Obj, options: Options, *, changes: bo
     for record in owners:
         record.fields -= {place}
     sets.write(obj["metadata"], [*others, mine])
-
-
-# -- namespaces/finalize -------------------------------------------------------------------------------------------------------------
-
-
-def finalize(core: Core, resource: Resource, name: str, body: Obj, options: Options) -> Entry:
-    """PUT namespaces/x/finalize: set spec.finalizers; the last one to go takes a Terminating namespace with it."""
-    context.check_identity(resource, body, "", name)
-    decode(resource, body, options)
-    entry = core.entry(resource, "", name)
-    context.check_version(resource, name, body["metadata"], entry.obj["metadata"])
-    obj = entry.copy()
-    obj["spec"] = {k: v for k, v in (body.get("spec") or {}).items() if k == "finalizers" and v}
-    if options.dry_run:
-        return transient(core, "", name, obj)
-    return entry if obj == entry.obj else core.settle(resource, entry, obj)
 
 
 # -- serviceaccounts/token -----------------------------------------------------------------------------------------------------------

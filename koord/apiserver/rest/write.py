@@ -352,7 +352,7 @@ _STATUS_KEEPS = {"Pod": "ownerReferences", "Deployment": "labels"}
 
 
 def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> Obj:
-    """What a write may change: the main resource all but the status, the subresource status only that."""
+    """What a write may change: the main resource all but the status, a subresource its part and the metadata."""
     if subresource == "status":
         out = {k: v for k, v in stored.items() if k not in ("status", "metadata")}
         if resource.bare_status:
@@ -371,6 +371,9 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
         elif resource.kind == "DaemonSet" and not resource.custom:
             _count_template(out, stored)
         return out
+    if subresource == "finalize":
+        finalizers = (obj.get("spec") or {}).get("finalizers")
+        return {**stored, "metadata": obj["metadata"], "spec": {"finalizers": finalizers} if finalizers else {}}
     if subresource in _POD_PARTS:
         return _pod_part(obj, stored, subresource)
     if resource.status_subresource:

@@ -18,7 +18,7 @@ from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.lists import repeats
 from koord.apiserver.schema.rules import checking, defaulting, updating
 from koord.apiserver.store import Obj
-from koord.apiserver.validation.names import check_name, label_value, qualified_name
+from koord.apiserver.validation.names import check_name, label_value, pathless, qualified_name
 from koord.apiserver.validation.pods import amount, no_volume, whole
 
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+")
@@ -311,6 +311,14 @@ def _fixed_claim(spec: Obj, *, bound: bool) -> Obj:
 
 def _storage(holder: Obj | None, part: str) -> Quantity:
     return Quantity(((holder or {}).get(part) or {}).get("storage", 0))
+
+
+@checking("V1Namespace")
+def _namespace(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    for i, finalizer in enumerate(_spec(obj).get("finalizers") or ()):
+        if not check_name(qualified_name, finalizer, f"spec.finalizers[{i}]", causes) and pathless([finalizer]):
+            text = "name is neither a standard finalizer name nor is it fully qualified"
+            causes.append(invalid_value(f"spec.finalizers[{i}]", finalizer, text))
 
 
 @checking("V1PriorityClass")

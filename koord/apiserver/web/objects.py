@@ -285,10 +285,6 @@ class ObjectHandlers:
         target = call.target
         return await logs.serve(self.core, call.request, target.resource, (target.place, target.name), call.query)
 
-    async def _finalize(self, call: Call) -> web.StreamResponse:
-        body = await body_object(call.request, call.options)
-        return self._one(call, subresources.finalize(self.core, call.target.resource, call.target.name, body, call.options))
-
     async def _post(self, call: Call) -> web.StreamResponse:
         """A binding, an eviction or a token."""
         target, obj = call.target, await body_object(call.request, call.options)
@@ -330,7 +326,7 @@ _HANDLERS: dict[tuple[str, str], Callable[[ObjectHandlers, Call], Answer]] = {
     ("part", "PUT"): ObjectHandlers._put,
     ("part", "PATCH"): ObjectHandlers._patch,
     ("log", "GET"): ObjectHandlers._logs,
-    ("finalize", "PUT"): ObjectHandlers._finalize,
+    ("finalize", "PUT"): ObjectHandlers._put,
     **{("scale", method): ObjectHandlers._scale for method in ("GET", "PUT", "PATCH")},
     **{(part, "POST"): ObjectHandlers._post for part in _CREATING},
 }
