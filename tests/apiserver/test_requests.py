@@ -843,3 +843,37 @@ def test_a_connection_that_says_nothing_is_closed(said: bytes, with_api: Any, mo
         assert (await api.get("/version"))["major"], "one that has asked may rest"
 
     with_api(body)
+
+
+@pytest.mark.parametrize(
+    ("plural", "change", "field"),
+    [
+        ("deployments", {"strategy": {"type": "Recreate"}}, "spec.strategy.rollingUpdate"),
+        ("deployments", {"strategy": {"type": "Other", "rollingUpdate": None}}, "spec.strategy"),
+        (
+            "deployments",
+            {"strategy": {"rollingUpdate": {"maxSurge": "0%", "maxUnavailable": 0}}},
+            "spec.strategy.rollingUpdate.maxUnavailable",
+        ),
+        ("deployments", {"strategy": {"rollingUpdate": {"maxSurge": "two"}}}, "spec.strategy.rollingUpdate.maxSurge"),
+        ("deployments", {"strategy": {"rollingUpdate": {"maxSurge": "150%"}}}, ""),
+        ("deployments", {"strategy": {"type": "Recreate", "rollingUpdate": None}}, ""),
+        ("deployments", {"minReadySeconds": 600}, "spec.progressDeadlineSeconds"),
+        ("deployments", {"revisionHistoryLimit": -1}, "spec.revisionHistoryLimit"),
+        ("daemonsets", {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}}, "spec.updateStrategy.rollingUpdate.maxUnavailable"),
+        ("daemonsets", {"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}}, "spec.updateStrategy.rollingUpdate.maxSurge"),
+        ("daemonsets", {"updateStrategy": {"type": "OnDelete"}}, ""),
+        ("statefulsets", {"updateStrategy": {"type": "OnDelete"}}, "spec.updateStrategy.rollingUpdate"),
+        ("statefulsets", {"updateStrategy": {"rollingUpdate": {"partition": -1}}}, "spec.updateStrategy.rollingUpdate.partition"),
+        ("statefulsets", {"podManagementPolicy": "Serial"}, "spec"),
+    ],
+)
+def test_workloads_say_how_they_are_rolled_out(plural: str, change: dict[str, Any], field: str, with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        path = f"/apis/apps/v1/namespaces/default/{plural}"
+        template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        await api.post(path, {"metadata": {"name": "w"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}})
+        status, out = await api.call("PATCH", path + "/w", {"spec": change}, kind=MERGE)
+        assert (status, out["details"]["causes"][-1]["field"] if field else "") == (422 if field else 200, field), out
+
+    with_api(body)

@@ -20,10 +20,10 @@ from koord.apiserver.schema.rules import checking, defaulting, updating
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, label_value, pathless, qualified_name
 from koord.apiserver.validation.pods import amount, no_volume, whole
+from koord.apiserver.validation.rollouts import share
 
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _DATA_LIMIT = 1024 * 1024
-_PERCENT = re.compile(r"[0-9]+%")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _CRON = re.compile(r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|@every .+|(\S+\s+){4}\S+)\Z")
 _HIGHEST_USER_PRIORITY = 1_000_000_000
@@ -124,6 +124,8 @@ def _claimed_volumes(spec: Obj, path: Path_, causes: list[Cause]) -> None:
     claims = {str((claim.get("metadata") or {}).get("name") or "") for claim in spec.get("volumeClaimTemplates") or ()}
     if claims:
         causes[:] = [cause for cause in causes if cause not in {no_volume(cause.field, claim) for claim in claims}]
+    if spec.get("podManagementPolicy") not in ("OrderedReady", "Parallel"):
+        causes.append(invalid_value("spec.podManagementPolicy", spec.get("podManagementPolicy"), "must be 'OrderedReady' or 'Parallel'"))
 
 
 @checking("V1CronJobSpec")
@@ -147,14 +149,7 @@ def _budget(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     if "minAvailable" in spec and "maxUnavailable" in spec:
         causes.append(invalid_value("spec", spec, "minAvailable and maxUnavailable cannot be both set"))
     for key in ("minAvailable", "maxUnavailable"):
-        value = spec.get(key)
-        if isinstance(value, int):
-            amount(value, f"spec.{key}", causes)
-        elif isinstance(value, str) and not _PERCENT.fullmatch(value):
-            text = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"  # noqa: E501
-            causes.append(invalid_value(f"spec.{key}", value, text))
-        elif isinstance(value, str) and int(value[:-1]) > 100:
-            causes.append(invalid_value(f"spec.{key}", value, "must not be greater than 100%"))
+        share(spec.get(key), f"spec.{key}", causes)
 
 
 # -- nodes and what pods use ---------------------------------------------------------------------------------------------------------
