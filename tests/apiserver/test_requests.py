@@ -877,3 +877,50 @@ def test_workloads_say_how_they_are_rolled_out(plural: str, change: dict[str, An
         assert (status, out["details"]["causes"][-1]["field"] if field else "") == (422 if field else 200, field), out
 
     with_api(body)
+
+
+SERVICES = "/api/v1/namespaces/default/services"
+
+
+def _service(name: str, **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], **spec}}
+
+
+def test_an_address_is_of_one_service(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(SERVICES, _service("a", clusterIP="10.0.0.7", type="NodePort", ports=[{"port": 80, "nodePort": 30080}]))
+        for spec, field in (
+            ({"clusterIP": "10.0.0.7"}, "spec.clusterIPs"),
+            ({"type": "NodePort", "ports": [{"port": 1, "nodePort": 30080}]}, "spec.ports[0].nodePort"),
+            ({"clusterIP": "10.0.0"}, "spec.clusterIPs[0]"),
+            ({"clusterIP": "10.0.0.8", "type": "ExternalName", "externalName": "x.io"}, "spec.clusterIPs"),
+            ({"type": "ExternalName"}, "spec.externalName"),
+        ):
+            status, out = await api.call("POST", SERVICES, _service("b", **spec))
+            assert (status, out["details"]["causes"][0]["field"]) == (422, field), out
+        await api.post(SERVICES, _service("c", clusterIP="10.0.0.8"))
+        await api.post(SERVICES, _service("d", clusterIP="None"))
+        await api.post(SERVICES, _service("e", clusterIP="None"))
+        status, _ = await api.call("PATCH", SERVICES + "/c", {"spec": {"clusterIP": "10.0.0.7"}}, kind=MERGE)
+        assert status == 422
+        await api.ok("DELETE", SERVICES + "/a")
+        await api.post(SERVICES, _service("b", clusterIP="10.0.0.7"))
+
+    with_api(body)
+
+
+def test_who_leaves_out_the_address_of_a_service_keeps_it(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(SERVICES, _service("a", clusterIP="10.0.0.7", type="NodePort", ports=[{"port": 80, "nodePort": 30080}]))
+        kept = (await api.ok("PUT", SERVICES + "/a", _service("a", type="NodePort")))["spec"]
+        assert (kept["clusterIP"], kept["ports"][0]["nodePort"]) == ("10.0.0.7", 30080)
+        kept = (await api.merge(SERVICES + "/a", {"spec": {"clusterIP": None}}))["spec"]
+        assert kept["clusterIP"] == "10.0.0.7"
+        kept = (await api.merge(SERVICES + "/a", {"spec": {"type": "ClusterIP"}}))["spec"]
+        assert "nodePort" not in kept["ports"][0]
+        assert "externalTrafficPolicy" not in kept
+        kept = (await api.merge(SERVICES + "/a", {"spec": {"type": "ExternalName", "externalName": "x.io"}}))["spec"]
+        assert "clusterIP" not in kept
+        await api.post(SERVICES, _service("b", clusterIP="10.0.0.7"))
+
+    with_api(body)

@@ -11,7 +11,7 @@ import orjson
 from koord.apiserver import defaulting, errors
 from koord.apiserver.admission.matching import CREATE, UPDATE, Attributes
 from koord.apiserver.errors import Cause, StatusError
-from koord.apiserver.rest import context
+from koord.apiserver.rest import context, services
 from koord.apiserver.rest.context import Options
 from koord.apiserver.schema import rules
 from koord.apiserver.schema.builtin import clean, schemas
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # an update whose object changes while a webhook thinks is done again, this often
 _RETRIES = 5
+_SERVICES = "/services"
 _POD_PARTS = ("resize", "ephemeralcontainers")
 # an object with one of these is none of its schema: its rules are not asked
 _BLOCKING = frozenset({"FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany", "FieldValueNotFound"})
@@ -187,6 +188,8 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
                 break
         else:
             raise errors.already_exists(resource.plural, resource.group, final)
+    if resource.bucket == _SERVICES:
+        services.check_free(bucket, make_key(namespace, final), final, obj)
     if options.dry_run:
         return transient(core, namespace, final, obj)
     core.admission.quotas.take(charges)
@@ -327,6 +330,8 @@ async def commit(
         return None
     if same_object(obj, stored):
         return old
+    if resource.bucket == _SERVICES:
+        services.check_free(bucket, old.key, old.name, obj)
     charges = core.admission.quotas.check(attributes)
     if options.dry_run:
         return transient(core, old.namespace, old.name, obj)
@@ -380,8 +385,12 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
         context.carry_over("status", stored, obj)
     if "spec" in rules.facts(resource.type).get("keeps", ()):
         obj["spec"] = stored.get("spec", {})
-    if resource.kind == "DaemonSet" and not resource.custom:
+    if resource.custom:
+        return obj
+    if resource.kind == "DaemonSet":
         _count_template(obj, stored)
+    elif resource.kind == "Service":
+        services.keep(obj, stored)
     return obj
 
 

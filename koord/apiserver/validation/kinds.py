@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
 import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -237,11 +238,31 @@ def _immutable_data(new: Obj, old: Obj, causes: list[Cause]) -> None:
 @checking("V1ServiceSpec")
 def _service(spec: Obj, path: Path_, causes: list[Cause]) -> None:
     ports = spec.get("ports") or ()
+    if spec.get("type") == "ExternalName":
+        if spec.get("clusterIP"):
+            causes.append(field_forbidden("spec.clusterIPs", "may not be set for ExternalName services"))
+        if not spec.get("externalName"):
+            causes.append(required("spec.externalName"))
+    elif spec.get("clusterIP") not in (None, "", "None"):
+        try:
+            ipaddress.ip_address(spec["clusterIP"])
+        except ValueError:
+            text = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+            causes.append(invalid_value("spec.clusterIPs[0]", spec["clusterIP"], text))
     if not ports and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
         causes.append(required("spec.ports"))
     causes += [required(f"spec.ports[{i}].name") for i, port in enumerate(ports) if len(ports) > 1 and not port.get("name")]
     causes += [duplicate(f"spec.ports[{i}].nodePort", ports[i]["nodePort"]) for i in _taken(ports, "nodePort")]
     causes += [duplicate(f"spec.ports[{i}]", {key: ports[i].get(key) for key in ("protocol", "port")}) for i in _taken(ports, "port")]
+
+
+@updating("V1Service")
+def _same_address(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """A Service keeps its address until it has none, by its type."""
+    before, after = _spec(old), _spec(new)
+    stays = before.get("clusterIP") and "ExternalName" not in (before.get("type"), after.get("type"))
+    if stays and after.get("clusterIP") != before["clusterIP"]:
+        causes.append(invalid_value("spec.clusterIPs[0]", [after.get("clusterIP")], "may not change once set"))
 
 
 def _taken(ports: Sequence[Obj], key: str) -> list[int]:
