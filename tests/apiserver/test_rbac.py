@@ -209,6 +209,27 @@ def test_access_reviews_answer_what_a_request_would_meet(verb: str, allowed: boo
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("asked", "group", "allowed"),
+    [
+        ({"nonResourceAttributes": {"path": "/version", "verb": "get"}}, "system:unauthenticated", True),
+        ({"nonResourceAttributes": {"path": "/apis", "verb": "get"}}, "system:unauthenticated", False),
+        ({"nonResourceAttributes": {"path": "/apis", "verb": "get"}}, "system:authenticated", True),
+        ({"resourceAttributes": {"verb": "create", "group": "authorization.k8s.io", "resource": "selfsubjectaccessreviews"}},
+         "system:authenticated", True),
+        ({"resourceAttributes": {"verb": "get", "resource": "pods"}}, "system:authenticated", False),
+    ],
+)  # fmt: skip
+def test_what_is_everybodys_is_so_in_access_reviews(asked: dict[str, Any], group: str, allowed: bool) -> None:
+    async def main() -> None:
+        async with cluster() as (_, admin):
+            spec = {**asked, "user": "somebody", "groups": [group]}
+            _, raw = await admin.raw("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": spec})
+            assert orjson.loads(raw)["status"]["allowed"] is allowed
+
+    asyncio.run(main())
+
+
 def test_another_authorization_mode_lets_nobody_in() -> None:
     with pytest.raises(ValueError, match="'Node,RBAC' is none of AlwaysAllow, RBAC"):
         ServerConfig(authorization_mode="Node,RBAC")

@@ -422,6 +422,6 @@ def _access(core: Core, kind: str, spec: Obj, namespace: str, options: Options) 
     if MASTERS in user.groups:
         return {"allowed": True}
     allowance = core.authorizer.find(user, wanted)
-    if allowance is None:
-        return {"allowed": False}
+    if allowance is None:  # what is everybody's has no rule that could be named
+        return {"allowed": core.authorizer.would_allow(user, wanted)}
     return {"allowed": True, "reason": allowance.text()}
