@@ -142,6 +142,11 @@ def _new_namespace(obj: Obj) -> None:
     obj["status"] = {"phase": "Active"}
 
 
+@creating("V1PersistentVolume")
+def _new_volume(obj: Obj) -> None:
+    obj["status"]["lastPhaseTransitionTime"] = now()
+
+
 @defaulting("V1NetworkPolicySpec")
 def _network_policy(spec: Obj) -> None:
     """A policy is about what comes in, and about what goes out where it says something of that."""

@@ -194,7 +194,7 @@ def _to_event(obj: Obj) -> Obj:
 # flags: g = generation counts spec changes, c = update needs a resourceVersion, u = PUT may create, d = DELETE answers with the object,
 #        n = name is a path segment name (no DNS rule), l = DNS label name (63 octets), 5 = name is a DNS-1035 label,
 #        a = in kubectl's category "all", x = can only be created, o = deleted one by one only, k = stored but without a schema of its own,
-#        m = a status changes no metadata
+#        m = a status changes no metadata, z = generation counts from nothing, i = generation stays 1
 _Row = tuple[str, str, str, str, bool, tuple[str, ...], tuple[str, ...], str]
 N, C = True, False
 _STATUS = ("status",)
@@ -253,10 +253,10 @@ BUILTIN: tuple[_Row, ...] = (
     ("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", N, (), _STATUS, "dm"),
     ("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates", N, (), (), "d"),
     ("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", C, (), (), "gd"),
-    ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", C, ("pc",), (), "g"),
+    ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", C, ("pc",), (), "gi"),
     ("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups", N, (), _STATUS, "gm"),
     ("scheduling.k8s.io", "v1beta1", "Workload", "workloads", N, (), (), "g"),
-    ("storage.k8s.io", "v1", "CSIDriver", "csidrivers", C, (), (), "gdc"),
+    ("storage.k8s.io", "v1", "CSIDriver", "csidrivers", C, (), (), "gzdc"),
     ("storage.k8s.io", "v1", "CSINode", "csinodes", C, (), (), "dc"),
     ("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", N, (), (), "c"),
     ("storage.k8s.io", "v1", "StorageClass", "storageclasses", C, ("sc",), (), "d"),

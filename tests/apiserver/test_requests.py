@@ -924,3 +924,40 @@ def test_who_leaves_out_the_address_of_a_service_keeps_it(with_api: Any) -> None
         await api.post(SERVICES, _service("b", clusterIP="10.0.0.7"))
 
     with_api(body)
+
+
+def test_a_driver_has_its_defaults_and_counts_its_changes_from_none(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        path = "/apis/storage.k8s.io/v1/csidrivers"
+        made = await api.post(path, {"metadata": {"name": "d.io"}, "spec": {}})
+        assert "generation" not in made["metadata"]
+        assert made["spec"] == {
+            "attachRequired": True, "podInfoOnMount": False, "storageCapacity": False, "fsGroupPolicy": "ReadWriteOnceWithFSType",
+            "requiresRepublish": False, "seLinuxMount": False, "volumeLifecycleModes": ["Persistent"],
+        }  # fmt: skip
+        assert (await api.merge(path + "/d.io", {"spec": {"requiresRepublish": True}}))["metadata"]["generation"] == 1
+        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        await api.post(path, {"metadata": {"name": "p"}, "value": 5})
+        assert (await api.merge(path + "/p", {"description": "five"}))["metadata"]["generation"] == 1
+
+    with_api(body)
+
+
+def test_a_volume_tells_when_it_came_into_its_phase(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        path, long_ago = "/api/v1/persistentvolumes", "2020-01-01T00:00:00Z"
+        spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
+        made = await api.post(path, {"metadata": {"name": "v"}, "spec": spec})
+        assert made["status"]["lastPhaseTransitionTime"] == made["metadata"]["creationTimestamp"]
+        status = {"phase": "Available", "lastPhaseTransitionTime": long_ago}
+        assert (await api.merge(path + "/v/status", {"status": status}))["status"] == status
+        kept = await api.merge(path + "/v/status", {"status": {"message": "m", "lastPhaseTransitionTime": None}})
+        assert kept["status"]["lastPhaseTransitionTime"] == long_ago
+        bound = await api.merge(path + "/v/status", {"status": {"phase": "Bound"}})
+        assert bound["status"]["lastPhaseTransitionTime"] > long_ago
+        made = await api.post(
+            SCALERS, {"metadata": {"name": "h"}, "spec": {"maxReplicas": 2, "scaleTargetRef": {"kind": "D", "name": "d"}}}
+        )
+        assert made["status"] == {"desiredReplicas": 0}
+
+    with_api(body)

@@ -138,7 +138,7 @@ def prepare_create(resource: Resource, meta: Obj) -> None:
         meta["name"] = generated_name(meta["generateName"])
     meta["uid"] = seams.uid()
     meta["creationTimestamp"] = now()
-    if resource.has_generation:
+    if resource.has_generation and "z" not in resource.flags:
         meta["generation"] = 1
 
 

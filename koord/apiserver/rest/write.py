@@ -14,7 +14,7 @@ from koord.apiserver.errors import Cause, StatusError
 from koord.apiserver.rest import context, services
 from koord.apiserver.rest.context import Options
 from koord.apiserver.schema import rules
-from koord.apiserver.schema.builtin import clean, schemas
+from koord.apiserver.schema.builtin import clean, now, schemas
 from koord.apiserver.schema.lists import repeats
 from koord.apiserver.store import Bucket, Entry, Obj, make_key
 from koord.apiserver.validation import crds, devices, kinds, names  # noqa: F401 - the checks of kinds are registered
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # an update whose object changes while a webhook thinks is done again, this often
 _RETRIES = 5
-_SERVICES = "/services"
+_SERVICES, _VOLUMES = "/services", "/persistentvolumes"
 _POD_PARTS = ("resize", "ephemeralcontainers")
 # an object with one of these is none of its schema: its rules are not asked
 _BLOCKING = frozenset({"FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany", "FieldValueNotFound"})
@@ -375,6 +375,8 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
             _keep_seen(out.setdefault("status", {}), stored.get("status") or {})
         elif resource.kind == "DaemonSet" and not resource.custom:
             _count_template(out, stored)
+        elif resource.bucket == _VOLUMES:
+            _stamp_phase(out.setdefault("status", {}), stored.get("status") or {})
         return out
     if subresource == "finalize":
         finalizers = (obj.get("spec") or {}).get("finalizers")
@@ -400,6 +402,15 @@ def _count_template(obj: Obj, stored: Obj) -> None:
     changed = not json_equal(obj["spec"].get("template"), stored["spec"].get("template"))
     generation = str(int(seen) + 1) if changed and seen.isdecimal() else seen
     obj["metadata"].setdefault("annotations", {})[defaulting.TEMPLATE_GENERATION] = generation
+
+
+def _stamp_phase(status: Obj, before: Obj) -> None:
+    """When a volume came into its phase, unless its writer says so."""
+    known = before.get("lastPhaseTransitionTime")
+    if status.get("phase") != before.get("phase") and status.get("lastPhaseTransitionTime") in (None, known):
+        status["lastPhaseTransitionTime"] = now()
+    elif known and not status.get("lastPhaseTransitionTime"):
+        status["lastPhaseTransitionTime"] = known
 
 
 def _keep_seen(status: Obj, before: Obj) -> None:
@@ -444,7 +455,7 @@ _COUNTED = {"Deployment": "annotations", "EndpointSlice": "labels"}
 
 def _bump_generation(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> None:
     """Count a change of anything but metadata and status."""
-    if not resource.has_generation or subresource == "status":
+    if not resource.has_generation or subresource == "status" or "i" in resource.flags:
         return
     counted = _COUNTED.get(resource.kind, "") if not resource.custom else ""
     changed = (obj["metadata"].get(counted) or {}) != (stored["metadata"].get(counted) or {})
