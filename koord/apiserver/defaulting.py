@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
+from typing import Any
 
 from koord.apiserver.facts import containers, qos_class
 from koord.apiserver.schema.builtin import now
@@ -117,6 +119,25 @@ def _daemon_set(obj: Obj) -> None:
 
 
 # -- the others ----------------------------------------------------------------------------------------------------------------------
+
+
+def _paired(obj: Obj, one: str, all_: str, address: Callable[[Any], Any], made: Callable[[Any], Any]) -> None:
+    """The single address of older clients is the first of all, and counts where they differ."""
+    first, known = obj.get(one), obj.get(all_)
+    if first and (not known or address(known[0]) != first):
+        obj[all_] = [made(first)]
+    elif known and address(known[0]):
+        obj[one] = address(known[0])
+
+
+@defaulting("V1PodStatus")
+def _pod_addresses(status: Obj) -> None:
+    _paired(status, "podIP", "podIPs", lambda entry: entry.get("ip"), lambda ip: {"ip": ip})
+
+
+@defaulting("V1NodeSpec")
+def _node_ranges(spec: Obj) -> None:
+    _paired(spec, "podCIDR", "podCIDRs", lambda entry: entry, lambda text: text)
 
 
 @defaulting("V1NodeStatus")

@@ -961,3 +961,26 @@ def test_a_volume_tells_when_it_came_into_its_phase(with_api: Any) -> None:
         assert made["status"] == {"desiredReplicas": 0}
 
     with_api(body)
+
+
+def test_the_one_address_is_the_first_of_all(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(PODS, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
+        one, other, both = "10.0.0.1", "10.0.0.2", [{"ip": "10.0.0.3"}, {"ip": "fd00::3"}]
+        for sent, kept in (
+            ({"podIP": one}, (one, [{"ip": one}])),
+            ({"podIP": other}, (other, [{"ip": other}])),
+            ({"podIP": None, "podIPs": both}, ("10.0.0.3", both)),
+            ({"phase": "Running"}, ("10.0.0.3", both)),
+            ({"podIP": one, "podIPs": None}, (one, [{"ip": one}])),
+        ):
+            status = (await api.merge(PODS + "/p/status", {"status": sent}))["status"]
+            assert (status["podIP"], status["podIPs"]) == kept
+        made = await api.post("/api/v1/nodes", {"metadata": {"name": "n"}, "spec": {"podCIDR": "10.1.0.0/24"}})
+        assert made["spec"]["podCIDRs"] == ["10.1.0.0/24"]
+        made = await api.post("/api/v1/nodes", {"metadata": {"name": "m"}, "spec": {"podCIDRs": ["10.2.0.0/24", "fd00::/64"]}})
+        assert made["spec"]["podCIDR"] == "10.2.0.0/24"
+        status, _ = await api.call("PATCH", "/api/v1/nodes/m", {"spec": {"podCIDR": "10.3.0.0/24"}}, kind=MERGE)
+        assert status == 422
+
+    with_api(body)
