@@ -574,6 +574,7 @@ def test_copies_of_a_json_patch_do_not_double_without_end(with_api: Any) -> None
 
 
 WIDGETS = "/apis/example.com/v1/namespaces/default/widgets"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 
 
 def test_a_patch_may_not_take_the_metadata_off(with_api: Any, widget_crd: Any) -> None:
@@ -982,5 +983,19 @@ def test_the_one_address_is_the_first_of_all(with_api: Any) -> None:
         assert made["spec"]["podCIDR"] == "10.2.0.0/24"
         status, _ = await api.call("PATCH", "/api/v1/nodes/m", {"spec": {"podCIDR": "10.3.0.0/24"}}, kind=MERGE)
         assert status == 422
+
+    with_api(body)
+
+
+@pytest.mark.parametrize("version", [None, "", "0"])
+def test_a_patch_may_not_take_the_version_off_where_it_is_needed(version: str | None, with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_crd)
+        await api.post(WIDGETS, {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "m"}, "spec": {"size": 1}})
+        await api.post(LEASES, {"metadata": {"name": "m"}, "spec": {}})
+        await api.post(MAPS, {"metadata": {"name": "m"}})
+        for path, expected in ((WIDGETS + "/m", 422), (WIDGETS + "/m/status", 422), (LEASES + "/m", 422), (MAPS + "/m", 200)):
+            status, out = await api.call("PATCH", path, {"metadata": {"resourceVersion": version}}, kind=MERGE)
+            assert status == expected, (path, out)
 
     with_api(body)

@@ -173,6 +173,15 @@ def check_version(resource: Resource, name: str, meta: Obj, stored: Obj, *, patc
         check_stored(resource, name, meta.get("uid") or "", "", stored)
 
 
+def check_seen(resource: Resource, name: str, meta: Obj) -> bool:
+    """Whether the writer says which version it has seen. Raises 422 where it must."""
+    seen = bool(expected_version(meta))
+    if not seen and not resource.unconditional_update:
+        cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
+        raise invalid(resource.plural, resource.group, name, [cause])
+    return seen
+
+
 def check_stored(resource: Resource, name: str, uid: str, version: str, stored: Obj) -> None:
     """409, in the words of the storage, when the stored object is not the one that was meant."""
     for what, wanted, known in (("UID", uid, stored["uid"]), ("ResourceVersion", version, stored["resourceVersion"])):

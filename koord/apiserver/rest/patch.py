@@ -8,7 +8,7 @@ import orjson
 
 from koord import seams
 from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, plain_error, unsupported_media_type
-from koord.apiserver.rest.context import check_identity, check_version
+from koord.apiserver.rest.context import check_identity, check_seen, check_version
 from koord.apiserver.rest.write import commit, decode, stored_form, undecodable
 from koord.apiserver.ssa.apply import apply as server_side_apply
 from koord.apiserver.store import Entry, Obj
@@ -126,6 +126,7 @@ async def patch_object(
         obj = apply(resource, resource.obj(old), content_type, patch)
         _decode_patched(resource, obj, namespace, name, options)
         check_version(resource, name, obj["metadata"], old.obj["metadata"], patched=True)
+        check_seen(resource, name, obj["metadata"])  # it is gone where the patch takes it off
         entry = await commit(core, resource, old, stored_form(resource, obj), options, subresource)
         if entry is not None:
             return entry, False

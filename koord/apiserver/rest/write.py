@@ -266,10 +266,7 @@ async def replace(
             raise errors.not_found(resource.plural, resource.group, name)
         stored = old.obj
         context.check_version(resource, name, obj["metadata"], stored["metadata"])
-        conditional = bool(context.expected_version(obj["metadata"]))
-        if not conditional and not resource.unconditional_update:
-            cause = errors.invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
-            raise errors.invalid(resource.plural, resource.group, name, [cause])
+        conditional = context.check_seen(resource, name, obj["metadata"])
         entry = await commit(core, resource, old, obj, options, subresource)
         if entry is not None:
             return entry, False
