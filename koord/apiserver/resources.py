@@ -127,6 +127,18 @@ class Resource:
         return "d" in self.flags
 
     @property
+    def deprecation(self) -> str:
+        """What users of a version that goes are told, "" for others."""
+        if self.crd is None or self.crd_version is None or not self.crd_version.get("deprecated"):
+            return ""
+        if text := self.crd_version.get("deprecationWarning"):
+            return str(text)
+        better = [v["name"] for v in self.crd["spec"]["versions"] if v.get("served") and not v.get("deprecated")]
+        better = [name for name in better if version_order(name) < version_order(self.version)]
+        use = f"; use {self.group}/{min(better, key=version_order)} {self.kind}" if better else ""
+        return f"{self.api_version} {self.kind} is deprecated{use}"
+
+    @property
     def path(self) -> str:
         """Where its objects are, of all or of `{namespace}`."""
         base = f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"

@@ -14,7 +14,7 @@ from aiohttp import web
 from koord import seams
 from koord.apiserver.errors import StatusError, expired, field_forbidden, invalid, too_large_resource_version
 from koord.apiserver.store import ADDED, DELETED, MODIFIED, Bucket, Entry, Event
-from koord.apiserver.web.render import Shape, Stream
+from koord.apiserver.web.render import Shape, Stream, warn
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -296,6 +296,7 @@ class WatchStreams:
         )
         error = self._start(watcher, query)
         response = web.StreamResponse(headers=_HEADERS)
+        warn(response, [resource.deprecation])
         response.enable_chunked_encoding()
         if request.transport is not None:
             # drained means that the kernel has taken it: until then it counts

@@ -732,3 +732,30 @@ async def gone(api: Any, path: str) -> bool:
             return True
         await asyncio.sleep(0.01)
     return False
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [({}, "example.com/v1 Widget is deprecated; use example.com/v2 Widget"), ({"deprecationWarning": "go on"}, "go on")]
+)
+def test_users_of_a_deprecated_version_are_told(said: dict[str, str], told: str, with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        old = {**widget_crd["spec"]["versions"][0], "storage": False, "deprecated": True, **said}
+        newer = [{**widget_crd["spec"]["versions"][0], "name": name, "storage": name == "v2"} for name in ("v2", "v3alpha1")]
+        widget_crd["spec"]["versions"] = [old, *newer]
+        await api.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_crd)
+        path = "/apis/example.com/v1/namespaces/default/widgets"
+        made = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 1}}
+        for method, at, sent, status in (
+            ("POST", path, made, 201),
+            ("GET", path, None, 200),
+            ("GET", path + "?watch=1&timeoutSeconds=1", None, 200),
+            ("GET", path + "/w", None, 200),
+            ("GET", path + "/none", None, 404),
+            ("DELETE", path + "/w", None, 200),
+        ):
+            got, _ = await api.call(method, at, sent)
+            assert (got, api.warnings) == (status, [f'299 - "{told}"']), (method, at)
+        await api.get(path.replace("v1/", "v2/"))
+        assert api.warnings == []
+
+    with_api(body)

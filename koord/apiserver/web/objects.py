@@ -184,7 +184,11 @@ class ObjectHandlers:
         shown = render.PLAIN if watched or place == "log" else call.shape
         if method != "GET":
             read_options(call.query, call.options, method)
+        if deprecation := resource.deprecation:
+            call.options.warnings.append(deprecation)
         response = await handler(self, call)
+        if deprecation and not response.prepared and "Warning" not in response.headers:
+            warn(response, call.options.warnings)
         return await render.in_yaml(response) if shown.yaml and isinstance(response, web.Response) else response
 
     def _one(self, call: Call, entry: Entry, status: int = 200) -> web.Response:
