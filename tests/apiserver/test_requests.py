@@ -999,3 +999,51 @@ def test_a_patch_may_not_take_the_version_off_where_it_is_needed(version: str | 
             assert status == expected, (path, out)
 
     with_api(body)
+
+
+EVENTS, NEWER = "/api/v1/namespaces/default/events", "/apis/events.k8s.io/v1/namespaces/default/events"
+TOLD = {
+    "eventTime": "2026-01-01T00:00:00.000000Z", "reason": "Done", "action": "Do", "type": "Normal", "reportingController": "x.io/c",
+    "reportingInstance": "c-0", "note": "n", "regarding": {"kind": "Pod", "name": "p", "namespace": "default"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({}, ""),
+        ({"regarding": {"kind": "Pod", "name": "p", "namespace": "other"}}, ""),
+        ({"eventTime": None}, "eventTime"),
+        ({"reportingController": "a b"}, "reportingController"),
+        ({"reportingInstance": "i" * 129}, "reportingInstance"),
+        ({"reason": "r" * 129}, "reason"),
+        ({"action": ""}, "action"),
+        ({"note": "ü" * 513}, "message"),
+        ({"series": {"count": 1, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}}, "series.count"),
+        ({"deprecatedCount": 1}, "count"),
+        ({"deprecatedSource": {"component": "c"}}, "source"),
+    ],
+)
+def test_events_of_the_newer_api_are_complete(change: dict[str, Any], field: str, with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        status, out = await api.call("POST", NEWER, {"metadata": {"name": "e"}, **TOLD, **change})
+        assert (status, out["details"]["causes"][0]["field"] if field else "") == (422 if field else 201, field), out
+
+    with_api(body)
+
+
+def test_only_the_series_of_an_event_goes_on(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(NEWER, {"metadata": {"name": "e"}, **TOLD})
+        await api.merge(NEWER + "/e", {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}})
+        for change in ({"note": "m"}, {"reason": "Other"}, {"series": {"count": 1}}, {"reportingInstance": "c-1"}):
+            status, _ = await api.call("PATCH", NEWER + "/e", change, kind=MERGE)
+            assert status == 422, change
+        await api.merge(EVENTS + "/e", {"message": "m"})  # the older API lets them change
+        status, out = await api.call("PATCH", EVENTS + "/e", {"action": None}, kind=MERGE)
+        assert (status, out["details"]["causes"][0]["field"]) == (422, "action")
+        await api.post(EVENTS, {"metadata": {"name": "old"}, "reason": "r" * 200, "involvedObject": {"namespace": "default"}})
+        elsewhere = {"metadata": {"name": "f"}, "involvedObject": {"namespace": "other"}}
+        assert (await api.call("POST", EVENTS, elsewhere))[0] == 422
+
+    with_api(body)

@@ -17,7 +17,7 @@ from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_va
 from koord.apiserver.facts import conditions
 from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.lists import repeats
-from koord.apiserver.schema.rules import checking, defaulting, updating
+from koord.apiserver.schema.rules import checking, defaulting, making, updating
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, label_value, pathless, qualified_name
 from koord.apiserver.validation.pods import amount, no_volume, whole
@@ -270,24 +270,76 @@ def _taken(ports: Sequence[Obj], key: str) -> list[int]:
     return repeats([port.get("protocol"), port[key]] if port.get(key) else at for at, port in enumerate(ports))
 
 
-@checking("EventsV1Event")
-def _newer_event(obj: Obj, path: Path_, causes: list[Cause]) -> None:
-    """The newer API wants to know more, and no essays. The object is in the form in which it is stored."""
-    _event(obj, path, causes)
-    causes += [required(key) for key in ("eventTime", "reportingComponent", "reportingInstance", "action", "reason") if not obj.get(key)]
-    if obj.get("type") not in ("Normal", "Warning"):
-        causes.append(invalid_value("type", "", f"has invalid value: {obj.get('type') or ''}"))
-    if len(obj.get("message") or "") > _LONGEST_NOTE:
-        causes.append(invalid_value("message", "", f"can have at most {_LONGEST_NOTE} characters"))
-
-
 @checking("CoreV1Event")
 def _event(obj: Obj, path: Path_, causes: list[Cause]) -> None:
-    """An event lives in the namespace of what it is about."""
-    involved = (obj.get("involvedObject") or {}).get("namespace") or ""
-    namespace = obj["metadata"].get("namespace") or ""
-    if involved != namespace and not (not involved and namespace == "default"):
+    _told(obj, "reportingComponent", causes)
+
+
+@checking("EventsV1Event")
+def _newer_event(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    """An event of the newer API, in the form in which it is stored."""
+    _told(obj, "reportingController", causes)
+
+
+def _told(event: Obj, reporter: str, causes: list[Cause]) -> None:
+    """An older event lives in the namespace of what it is about; one with a time of its own says who tells it, and no essays."""
+    involved = (event.get("involvedObject") or {}).get("namespace") or ""
+    namespace = event["metadata"].get("namespace") or ""
+    elsewhere = not involved and namespace not in ("default", "kube-system")
+    if not event.get("eventTime"):
+        elsewhere = involved != namespace and not (not involved and namespace == "default")
+    if elsewhere:
         causes.append(invalid_value("involvedObject.namespace", involved, "does not match event.namespace"))
+    if not event.get("eventTime"):
+        return
+    shown = {"reportingComponent": reporter}
+    for key in ("reportingComponent", "reportingInstance", "action", "reason", "message"):
+        text, where = event.get(key) or "", shown.get(key, key)
+        if not text and key != "message":
+            causes.append(required(where))
+        elif key == "reportingComponent":
+            check_name(qualified_name, text, where, causes)
+        elif len(text.encode()) > (most := _LONGEST_NOTE if key == "message" else 128):
+            causes.append(invalid_value(where, "", f"can have at most {most} characters"))
+
+
+@making("EventsV1Event")
+def _new_event(obj: Obj, causes: list[Cause]) -> None:
+    """The newer API does without what the older one counted by."""
+    _series(obj, causes)
+    if not obj.get("eventTime"):
+        causes.append(required("eventTime"))
+    if obj.get("type") not in ("Normal", "Warning"):
+        causes.append(invalid_value("type", "", f"has invalid value: {obj.get('type') or ''}"))
+    source = obj.get("source") or {}
+    unset = {key: obj.get(key) for key in ("firstTimestamp", "lastTimestamp", "count")}
+    unset["source"] = source.get("component") or source.get("host")
+    causes += [invalid_value(key, "", "needs to be unset") for key, value in unset.items() if value]
+
+
+@updating("EventsV1Event")
+def _same_event(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """Only the series goes on."""
+    if new.get("series") != old.get("series"):
+        _series(new, causes)
+    for key in _FIXED_OF_EVENTS:
+        if (new.get(key) or None) != (old.get(key) or None):
+            where = "reportingController" if key == "reportingComponent" else key
+            causes.append(invalid_value(where, new.get(key), "field is immutable"))
+
+
+_FIXED_OF_EVENTS = (
+    "involvedObject", "reason", "message", "source", "firstTimestamp", "lastTimestamp", "count", "type", "eventTime", "action", "related",
+    "reportingComponent", "reportingInstance",
+)  # fmt: skip
+
+
+def _series(event: Obj, causes: list[Cause]) -> None:
+    series = event.get("series")
+    if series is not None and series.get("count", 0) < 2:
+        causes.append(invalid_value("series.count", "", "should be at least 2"))
+    if series is not None and not series.get("lastObservedTime"):
+        causes.append(required("series.lastObservedTime"))
 
 
 @checking("V1PersistentVolumeClaim")
