@@ -313,3 +313,29 @@ def test_items_that_come_twice(with_api: Any, widget_crd: Any) -> None:
         assert (status, out["message"].endswith('.spec.parts: duplicate entries for key [name="x"]')) == (500, True), out
 
     with_api(body)
+
+
+def test_a_null_takes_nothing_out_of_a_map_of_others(with_api: Any, widget_crd: Any) -> None:
+    """Programs write null for what they leave empty."""
+
+    async def body(api: Any) -> None:
+        await api.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_crd)
+        path = "/apis/example.com/v1/namespaces/default/widgets"
+        head = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
+        parts = [{"name": "a", "count": 1}]
+        await api.post(path, {**head, "spec": {"size": 1, "free": {"x": 1}, "parts": parts}})
+
+        async def applied(**spec: Any) -> tuple[int, Any]:
+            status, out = await api.call("PATCH", f"{path}/w?fieldManager=m", {**head, "spec": spec}, kind=APPLY)
+            return status, out.get("spec", {}) if status == 200 else out["message"]
+
+        for spec in ({"parts": None}, {"free": None}, {"parts": None, "free": None}):
+            status, kept = await applied(**spec)
+            assert (status, kept["parts"], kept["free"]) == (200, parts, {"x": 1}), spec
+        assert (await applied(size=None))[0] == 409
+        status, kept = await applied(parts=[{"name": "b"}])
+        assert [part["name"] for part in kept["parts"]] == ["a", "b"]
+        status, kept = await applied(parts=None)
+        assert (status, kept["parts"]) == (200, parts), "its own goes"
+
+    with_api(body)

@@ -241,6 +241,8 @@ def compare(old: Any, new: Any, shape: Shape, path: Place = ()) -> tuple[set[Pla
 
 def merge(live: Any, applied: Any, shape: Shape) -> Any:
     """The applied value over the live one. Lists keep the live order; new items come behind, in applied order."""
+    if applied is None and type(live) is shape.container:
+        return live  # nothing is said of what is in it
     if type(applied) is not shape.container or type(live) is not shape.container:
         return applied
     if shape.container is dict:
