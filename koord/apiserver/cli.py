@@ -46,7 +46,7 @@ By default it listens on 127.0.0.1 with TLS and a random bearer token: take both
 @click.option(
     "--disable-controllers",
     default="",
-    help="Built-in controllers to turn off, with commas: namespace, garbagecollector, event-ttl, resourcequota.",
+    help="Built-in controllers to turn off, with commas: namespace, garbagecollector, event-ttl, resourcequota, clusterrole-aggregation.",
 )
 @duration_option("--event-ttl", default="1h", help="How long events live.")
 @click.option(

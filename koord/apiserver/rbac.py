@@ -125,6 +125,10 @@ class Allowance:
 
 
 _REMEMBERED = 10_000  # refusals
+_EVERYTHING: tuple[Obj, ...] = (
+    {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]},
+    {"verbs": ["*"], "nonResourceURLs": ["*"]},
+)
 
 
 class Authorizer:
@@ -197,6 +201,9 @@ class Authorizer:
             if self.would_allow(user, Attributes("escalate", _GROUP, resource.plural, namespace=namespace, name=name)):
                 return
         held = self.rules(user, namespace)
+        gathers = obj.get("aggregationRule") or (old or {}).get("aggregationRule")  # what anybody writes
+        if gathers and not all(any(_covers(own, wanted) for own in held) for rule in _EVERYTHING for wanted in _atoms(rule)):
+            raise forbidden(resource.plural, _GROUP, name, "must have cluster-admin privileges to use the aggregationRule")
         missing = [wanted for rule in rules for wanted in _atoms(rule) if not any(_covers(own, wanted) for own in held)]
         if missing:
             groups = " ".join(f'"{group}"' for group in user.groups)

@@ -13,6 +13,7 @@ import pytest
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.testing import RunningServer, running_server
 from koord.kube.client import Client
+from tests.support import patience
 
 ACCOUNT = {"kind": "ServiceAccount", "namespace": "default", "name": "agent"}
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -226,6 +227,57 @@ def test_what_is_everybodys_is_so_in_access_reviews(asked: dict[str, Any], group
             spec = {**asked, "user": "somebody", "groups": [group]}
             _, raw = await admin.raw("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": spec})
             assert orjson.loads(raw)["status"]["allowed"] is allowed
+
+    asyncio.run(main())
+
+
+def test_a_role_is_made_of_those_that_it_selects() -> None:
+    async def main() -> None:
+        async with cluster() as (server, admin):
+            bearer, roles = await token(admin), f"{RBAC}/clusterroles"
+            selectors = [{"matchLabels": {"to": "viewer"}}, {"matchExpressions": [{"key": "more", "operator": "Exists"}]}]
+            whole = {"metadata": {"name": "viewer", "labels": {"to": "viewer"}}, "aggregationRule": {"clusterRoleSelectors": selectors}}
+            assert (await admin.raw("POST", roles, whole))[0] == 201
+            reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "viewer"}
+            binding = {"metadata": {"name": "viewer"}, "roleRef": reference, "subjects": [ACCOUNT]}
+            assert (await admin.raw("POST", f"{RBAC}/clusterrolebindings", binding))[0] == 201
+
+            async def rules(until: int) -> list[dict[str, Any]]:
+                found: list[dict[str, Any]] = []
+                for _ in patience.tries(200):
+                    found = orjson.loads((await admin.raw("GET", f"{roles}/viewer"))[1]).get("rules") or []
+                    if len(found) == until:
+                        break
+                    await asyncio.sleep(0.01)
+                return found
+
+            for name, labels in (("a", {"to": "viewer"}), ("b", {"more": ""}), ("c", {"to": "viewer", "more": ""}), ("d", {})):
+                made = {"metadata": {"name": name, "labels": labels}, "rules": [rule("list", f"pods {name}"), rule("get", "nodes")]}
+                assert (await admin.raw("POST", roles, made))[0] == 201
+            assert sorted(found["resources"][-1] for found in await rules(4)) == ["a", "b", "c", "nodes"]
+            assert (await as_agent(server, bearer, "GET", "/api/v1/pods"))[0] == 200
+            for name in "abc":
+                await admin.raw("DELETE", f"{roles}/{name}")
+            assert await rules(0) == []
+            assert (await as_agent(server, bearer, "GET", "/api/v1/pods"))[0] == 403
+
+    asyncio.run(main())
+
+
+def test_only_who_may_everything_makes_roles_of_others() -> None:
+    async def main() -> None:
+        async with cluster() as (server, admin):
+            bearer, roles = await token(admin), f"{RBAC}/clusterroles"
+            await grant(admin, "author", rule("create update get", "clusterroles", "rbac.authorization.k8s.io"))
+            whole = {"metadata": {"name": "w"}, "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]}}
+            status, answer = await as_agent(server, bearer, "POST", roles, whole)
+            assert (status, "must have cluster-admin privileges to use the aggregationRule" in answer["message"]) == (403, True)
+            assert (await admin.raw("POST", roles, whole))[0] == 201
+            assert (await as_agent(server, bearer, "PUT", f"{roles}/w", {"metadata": {"name": "w"}, "rules": []}))[0] == 403
+            everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+            await grant(admin, "all", everything, {"verbs": ["*"], "nonResourceURLs": ["*"]})
+            whole["metadata"]["name"] = "v"
+            assert (await as_agent(server, bearer, "POST", roles, whole))[0] == 201
 
     asyncio.run(main())
 

@@ -12,6 +12,7 @@ from koord.apiserver.controllers.crds import CustomResources
 from koord.apiserver.controllers.disruption import DisruptionController, QuotaController
 from koord.apiserver.controllers.gc import GarbageCollector, NamespaceController
 from koord.apiserver.controllers.queue import Controller
+from koord.apiserver.controllers.roles import RoleAggregation
 from koord.apiserver.store import DELETED, Event
 from koord.apiserver.turns import Turn
 
@@ -78,6 +79,7 @@ CONTROLLERS: dict[str, type[Controller[Any]]] = {
     "resourcequota": QuotaController,
     "resourceclaim": ClaimController,
     "disruption": DisruptionController,
+    "clusterrole-aggregation": RoleAggregation,
 }
 # unless asked for
 _OFF = frozenset({"disruption"})
