@@ -122,7 +122,11 @@ class ExecPlugin(Credentials):
             if renew and self._header == stale:  # nobody renewed it while we waited
                 self._expires = float("-inf")
             if self.wall_clock() >= self._expires - EXPIRY_MARGIN:
-                self._use(await self._run())
+                try:
+                    self._use(await self._run())
+                except CredentialError:
+                    if self.wall_clock() >= self._expires:
+                        raise  # else it was renewed ahead of time, and the last answer does for now
         return self._header
 
     def client_certificate(self) -> tuple[bytes, bytes] | None:

@@ -231,6 +231,26 @@ def test_exec_plugin_is_cached_until_it_expires(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_the_last_answer_of_an_exec_plugin_does_until_it_expires(tmp_path: Path) -> None:
+    path = plugin(tmp_path / "plugin", answer(token="t", expirationTimestamp="2030-01-01T00:00:00Z"))
+    expires = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC).timestamp()
+    now = [expires - 100]
+    source = ExecPlugin("k", str(path), API, wall_clock=lambda: now[0])
+
+    async def main() -> None:
+        assert await source.authorization() == "Bearer t"
+        plugin(path, "", code=1)
+        now[0] = expires - 10
+        assert await source.authorization() == "Bearer t"
+        with pytest.raises(CredentialError):
+            await source.authorization(renew=True)  # the server does not take it
+        now[0] = expires
+        with pytest.raises(CredentialError):
+            await source.authorization()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("master", [None, "https://two.example:6443"])
 @pytest.mark.parametrize("inline", [True, False])
 def test_an_exec_plugin_is_told_of_the_cluster_as_by_client_go(tmp_path: Path, inline: bool, master: str | None) -> None:
