@@ -188,6 +188,8 @@ def test_the_authorizer_answers_by_rbac(with_api: Any) -> None:
         ({"validations": [{"expression": "nobody.knows"}]}, "spec.validations[0].expression"),
         ({"validations": [{"expression": "'text'"}]}, "spec.validations[0].expression"),
         ({"validations": [{"expression": "variables.nope == 1"}]}, "spec.validations[0].expression"),
+        ({"validations": [{"expression": "object.data.transformMap(k, v, v) == {}"}]}, "spec.validations[0].expression"),
+        ({"validations": [{"expression": "object.data.transformMapEntry(k, v, {v: k}) == {}"}]}, "spec.validations[0].expression"),
         ({"validations": [{"expression": "true", "messageExpression": "1"}]}, "spec.validations[0].messageExpression"),
         ({"validations": [{"expression": "true", "reason": "Nope"}]}, "spec.validations[0].reason"),
         ({"validations": []}, "spec.validations"),

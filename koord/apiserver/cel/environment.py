@@ -58,8 +58,11 @@ class Environment:
             compiled = self._env.compile(expression)
         except Exception as error:
             raise CelError(f"compilation failed: {_told(error)}") from None
+        checked = compiled.serialize()
+        if b"cel.@mapInsert" in checked:  # the library compiles it, and has no function for it
+            raise CelError("compilation failed: transformMap and transformMapEntry cannot be evaluated here")
         try:
-            growth.check(compiled.serialize())
+            growth.check(checked)
         except growth.TooLargeError as error:
             raise CelError(f"compilation failed: {error}") from None
         except RecursionError:

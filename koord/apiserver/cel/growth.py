@@ -134,8 +134,6 @@ def _called(call: memoryview, known: Mapping[str, Size]) -> Size:
             return _text((parts.total if each is parts else items * each.total) + between)
         case "lists.range", _:
             return Size(_RANGE, _text(_NUMBER))
-        case "cel.@mapInsert", [_, *pair]:
-            return Size(1.0, _text(sum(part.total for part in pair)))
     if function in _TRUTHS or not given:
         return _text(_NUMBER)
     return max(given, key=lambda size: size.total)
