@@ -216,7 +216,7 @@ BUILTIN: tuple[_Row, ...] = (
     ("", "v1", "Binding", "bindings", N, (), (), "x"),
     ("", "v1", "ConfigMap", "configmaps", N, ("cm",), (), ""),
     ("", "v1", "Endpoints", "endpoints", N, ("ep",), (), "u"),
-    ("", "v1", "Event", "events", N, ("ev",), (), "u"),
+    ("", "v1", "Event", "events", N, ("ev",), (), "un"),
     ("", "v1", "LimitRange", "limitranges", N, ("limits",), (), "u"),
     ("", "v1", "Namespace", "namespaces", C, ("ns",), ("status", "finalize"), "lo"),
     ("", "v1", "Node", "nodes", C, ("no",), _STATUS, ""),

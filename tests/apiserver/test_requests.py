@@ -1047,3 +1047,20 @@ def test_only_the_series_of_an_event_goes_on(with_api: Any) -> None:
         assert (await api.call("POST", EVENTS, elsewhere))[0] == 422
 
     with_api(body)
+
+
+def test_names_that_only_some_objects_may_have_are_taken(with_api: Any) -> None:
+    """Events are named after what they are about, roles with colons too."""
+
+    async def body(api: Any) -> None:
+        told = {"involvedObject": {"kind": "ClusterRole", "name": "system:Node"}, "reason": "r"}
+        await api.post(EVENTS, {"metadata": {"name": "system:Node.17ab"}, **told})
+        assert (await api.call("POST", NEWER, {"metadata": {"name": "system:Node.17ac"}, **TOLD}))[0] == 422
+        claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+        wanted = {"deviceClassName": "gpu", "tolerations": [{"operator": "Equal", "value": "x"}]}
+        await api.post(claims, {"metadata": {"name": "c"}, "spec": {"devices": {"requests": [{"name": "a", "exactly": wanted}]}}})
+        wanted["tolerations"] = [{"operator": "Exists", "value": "x"}]
+        made = {"metadata": {"name": "d"}, "spec": {"devices": {"requests": [{"name": "a", "exactly": wanted}]}}}
+        assert (await api.call("POST", claims, made))[0] == 422
+
+    with_api(body)

@@ -75,11 +75,8 @@ def _wanted(request: Obj, path: Path_, causes: list[Cause]) -> None:
 
 @checking("V1DeviceToleration")
 def _toleration(toleration: Obj, path: Path_, causes: list[Cause]) -> None:
-    where, exists = path_text(path), toleration.get("operator") == "Exists"
-    if not toleration.get("key") and not exists:
-        causes.append(invalid_value(f"{where}.operator", toleration.get("operator"), 'must be "Exists" when `key` is empty'))
-    if exists and toleration.get("value"):
-        causes.append(invalid_value(f"{where}.value", toleration["value"], 'must be empty when `operator` is "Exists"'))
+    if toleration.get("operator") == "Exists" and toleration.get("value"):
+        causes.append(invalid_value(f"{path_text(path)}.value", toleration["value"], "must be empty for operator `Exists`"))
 
 
 @checking("V1DeviceSelector")
