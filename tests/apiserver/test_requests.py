@@ -1064,3 +1064,20 @@ def test_names_that_only_some_objects_may_have_are_taken(with_api: Any) -> None:
         assert (await api.call("POST", claims, made))[0] == 422
 
     with_api(body)
+
+
+def test_the_selectors_of_a_network_policy_can_be_read(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        path = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies"
+        good, bad = {"matchLabels": {"a": "b"}}, {"matchExpressions": [{"key": "a", "operator": "In"}]}
+        for spec, status in (
+            ({"podSelector": good, "ingress": [{"from": [{"podSelector": good, "namespaceSelector": {}}]}]}, 201),
+            ({"podSelector": {}}, 201),
+            ({"podSelector": bad}, 422),
+            ({"podSelector": {}, "ingress": [{"from": [{"podSelector": bad}]}]}, 422),
+            ({"podSelector": {}, "egress": [{"to": [{"namespaceSelector": bad}]}]}, 422),
+        ):
+            got, out = await api.call("POST", path + "?dryRun=All", {"metadata": {"name": "n"}, "spec": spec})
+            assert got == status, out
+
+    with_api(body)
