@@ -1081,3 +1081,15 @@ def test_the_selectors_of_a_network_policy_can_be_read(with_api: Any) -> None:
             assert got == status, out
 
     with_api(body)
+
+
+@pytest.mark.parametrize(("names", "status"), [(["e"], 200), (["c"], 422), (["i"], 422), (["e", "e"], 422)])
+def test_an_ephemeral_container_has_a_name_of_its_own(names: list[str], status: int, with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        spec = {"containers": [{"name": "c", "image": "i"}], "initContainers": [{"name": "i", "image": "i"}]}
+        await api.post(PODS, {"metadata": {"name": "p"}, "spec": spec})
+        added = {"spec": {"ephemeralContainers": [{"name": name, "image": "i"} for name in names]}}
+        got, out = await api.call("PATCH", PODS + "/p/ephemeralcontainers", added, kind=MERGE)
+        assert got == status, out
+
+    with_api(body)
