@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -204,20 +204,20 @@ class _Turn:
 
     async def run(self, nodes: list[NodeView]) -> str:
         """Returns what went wrong, "" when nothing did."""
-        generator = self._plugin.turn(nodes, self.handle)
+        generator: Any = None
         try:
-            effect = next(generator, None)
-            while effect is not None:
+            generator = self._plugin.turn(nodes, self.handle)
+            if not isinstance(generator, Generator):
+                raise TypeError(f"turn returned {type(generator).__name__}, not a generator: it has no yield")
+            effect = next(generator)
+            while True:
                 await seams.sleep(0)  # deciding takes its time; renewing the lease must have its turn
-                known = isinstance(effect, Effect)
-                answer = known and (isinstance(effect, Pause) or await self._perform(effect))
-                try:
-                    if known:
-                        effect = generator.send(answer)
-                    else:  # raised where it was yielded, so that the traceback shows the line
-                        effect = generator.throw(TypeError(f"turn yielded {type(effect).__name__}, not an effect such as Evict or PAUSE"))
-                except StopIteration:
-                    effect = None
+                if isinstance(effect, Effect):
+                    effect = generator.send(isinstance(effect, Pause) or await self._perform(effect))
+                else:  # raised where it was yielded, so that the traceback shows the line
+                    effect = generator.throw(TypeError(f"turn yielded {type(effect).__name__}, not an effect such as Evict or PAUSE"))
+        except StopIteration:  # the turn is over
+            pass
         except PluginError as error:
             self.handle.note(f"failed: {error}")
             return str(error)
@@ -226,7 +226,8 @@ class _Turn:
             self.handle.note(f"failed: {type(error).__name__}: {error}")
             return f"{type(error).__name__}: {error}"
         finally:
-            generator.close()
+            if isinstance(generator, Generator):
+                generator.close()
             for why, count in self._limited.items():
                 if count > _TOLD:
                     self.handle.note(f"{why}: {count - _TOLD} more pods would have left")

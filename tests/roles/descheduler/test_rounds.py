@@ -229,20 +229,38 @@ def test_a_profile_with_errors_ends_the_round_after_its_own_plugins(error: Excep
 
 
 class Confused(Grumpy):
-    """A plugin that yields a pod where it means its eviction."""
+    """A plugin that yields something else where it means an eviction."""
+
+    def __init__(self, wanted: Any) -> None:
+        super().__init__(None)
+        self.wanted = wanted
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Any:
-        yield nodes[0].pods[0].pod
+        yield self.wanted
+
+
+class Returning(Confused):
+    def turn(self, nodes: list[NodeView], handle: Handle) -> Any:
+        return self.wanted
 
 
 @pytest.mark.feature("DS-FW-02")
-def test_a_turn_that_yields_no_effect_is_told_so_with_its_line(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("plugin", "told"),
+    [
+        (Confused(Counter()), "turn yielded Counter, not an effect such as Evict or PAUSE"),
+        (Confused(None), "turn yielded NoneType, not an effect such as Evict or PAUSE"),
+        (Returning(None), "turn returned NoneType, not a generator: it has no yield"),
+        (Returning([]), "turn returned list, not a generator: it has no yield"),
+    ],
+)
+def test_a_turn_that_yields_no_effect_is_told_so_with_its_line(plugin: Confused, told: str, caplog: pytest.LogCaptureFixture) -> None:
     evictor = Evictor(Limits())
-    profile = Profile("first", None, evictor, [evictor], {"deschedule": [Confused(None)], "balance": []})
+    profile = Profile("first", None, evictor, [evictor], {"deschedule": [plugin], "balance": []})
     rounds = Rounds([profile], selector=None, limits=Limits(), dry_run=False)
     outcome = asyncio.run(rounds.run(views([("a", False, [(1, "n1", "x")]), ("b", False, [])]), 1000.0, Nothing()))
-    assert outcome.errors == ["profile first: Grumpy: TypeError: turn yielded Pod, not an effect such as Evict or PAUSE"]
-    assert "yield nodes[0].pods[0].pod" in caplog.text
+    assert outcome.errors == [f"profile first: Grumpy: TypeError: {told}"]
+    assert "yielded" not in told or "yield self.wanted" in caplog.text
 
 
 @pytest.mark.feature("DS-FW-02")
