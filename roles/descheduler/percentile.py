@@ -49,4 +49,5 @@ def shift(metric: NodeMetric | None, by: Percentile | None) -> Vector:
     if length not in windows:
         return {}
     usual = resources.parse(info.node_usage.resources)
-    return {name: value - usual[name] for name, value in resources.parse(windows[length]).items() if name in usual}
+    # Nothing uses less than 0: where one of the two says so, the average counts.
+    return {name: value - usual[name] for name, value in resources.parse(windows[length]).items() if min(value, usual.get(name, -1)) >= 0}

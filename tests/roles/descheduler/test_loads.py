@@ -10,8 +10,8 @@ import pytest
 
 from koord import seams
 from koord.api import kinds
-from koord.api.objects import Node, convert
-from roles.descheduler.percentile import usage_of
+from koord.api.objects import Node, NodeMetric, convert
+from roles.descheduler.percentile import Percentile, shift, usage_of
 from roles.descheduler.snapshot import NodeView
 from tests.roles.descheduler.support import Obj, after_rounds, configuration, descheduling, eventually, metric, node, pod
 
@@ -401,6 +401,17 @@ def test_a_node_with_peaks_is_hot_by_its_percentile(aggregated: Obj | None, left
     objects = [node("hot"), node("cool"), report, metric("cool", "1"), *(pod(name, "hot", cpu="100m") for name in pods)]
     done = balanced({"aggregated": aggregated} if aggregated else {}, objects)
     assert len(done.records("Evicted")) == left
+
+
+@pytest.mark.feature("DS-LNL-01")
+@pytest.mark.parametrize(("usual", "peak", "more"), [("5", "7", {"cpu": 2000}), ("5", "-1", {}), ("-1", "7", {}), ("0", "0", {"cpu": 0})])
+def test_a_percentile_below_zero_does_not_count(usual: str, peak: str, more: dict[str, int]) -> None:
+    report = metric("n", "5")
+    report["status"]["nodeMetric"] |= {
+        "nodeUsage": {"resources": {"cpu": usual}},
+        "aggregatedNodeUsages": [{"duration": "5m0s", "usage": {"p95": {"resources": {"cpu": peak}}}}],
+    }
+    assert shift(convert(report, NodeMetric), Percentile("p95")) == more
 
 
 @pytest.mark.feature("DS-LNL-01")
