@@ -102,7 +102,7 @@ class ScoreVector:
     def put(self, rows: Rows, raw: Vector | float, capacity: int) -> None:
         """New raw values of some rows."""
         mine = self.raw
-        number = isinstance(raw, (int, float))
+        number = isinstance(raw, (int, float, np.number))
         if isinstance(rows, slice) or (mine is None and number):
             self.raw = float(raw) if number else _own(raw)
             if number:

@@ -53,17 +53,20 @@ def _check_length(plugin: Plugin, step: str, answer: Any, ctx: CycleContext, row
 
 
 def _check_score(plugin: Plugin, answer: Any, ctx: CycleContext, rows: Any) -> None:
-    number = isinstance(answer, (int, float)) or isinstance(rows, int)
+    number = isinstance(answer, (int, float, np.number)) or isinstance(rows, int)
     if not number:
         _check_length(plugin, "score", answer, ctx, rows)
-    wrong = ~np.isfinite(answer)
+    try:
+        wrong = ~np.isfinite(np.asarray(answer, dtype=np.float64))
+    except (TypeError, ValueError):
+        raise AnswerError(plugin, "score", f"it returned {_told(answer)}, not numbers") from None
     if not np.any(wrong):
         return
     slots = ctx.cluster.slots[rows]
     found = np.atleast_1d(slots)[np.atleast_1d(ctx.feasible[slots] & wrong)]
     if len(found):  # others may hold anything
         value = answer if number else answer[wrong & ctx.feasible[slots]][0]
-        raise AnswerError(plugin, "score", f"it returned {float(value)} for node {ctx.cluster.name_of(int(found[0]))}, not a finite number")
+        raise AnswerError(plugin, "score", f"it returned {value} for node {ctx.cluster.name_of(int(found[0]))}, not a finite number")
 
 
 def _told(answer: Any) -> str:

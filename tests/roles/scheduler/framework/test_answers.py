@@ -90,6 +90,16 @@ def test_one_value_for_all_that_is_no_number(monkeypatch: pytest.MonkeyPatch) ->
         decided({"score": float("nan")}, monkeypatch)
 
 
+@pytest.mark.parametrize("value", [np.int64(5), np.float32(5.0), 5])
+def test_one_value_for_all_may_be_a_number_of_numpy(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert decided({"score": value}, monkeypatch).node in ("n2", "n3")
+
+
+def test_scores_that_are_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AnswerError, match=r"plugin Answering \(score\): it returned an array of shape .*, not numbers"):
+        decided({"score": lambda slots: np.array([{}] * len(slots))}, monkeypatch)
+
+
 def test_nodes_that_do_not_fit_may_have_any_score(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decided({"score": lambda slots: np.where(slots == 0, np.nan, slots)}, monkeypatch).node == "n3"
 
