@@ -84,6 +84,8 @@ class Notices:
             now = loop.time()
             self._cache.metrics.waiting(sum(1 for gang in self._cache.gangs.values() if gang.stages[WAITING]))
             for identity in [identity for identity, due in self._due.items() if due <= now]:
+                if self._due[identity] > now:  # it changed while others were spoken of
+                    continue
                 del self._due[identity]
                 gang = self._cache.gangs.get(identity)
                 if gang is None:

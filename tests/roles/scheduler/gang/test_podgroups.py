@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from koord import seams
 from koord.api.kinds import PODGROUPS, PODS
 from koord.api.names import LABEL_POD_GROUP
 from koord.api.objects import Pod, PodGroup
@@ -241,3 +242,31 @@ def test_a_group_of_very_many_gangs_is_told_in_few_words(monkeypatch: pytest.Mon
         assert len(looks) <= 20  # each gang compares itself with others: it would be their number to the third for all of them
         assert len(told) > 1
         assert all(len(text) < 2000 and " more" in text for text in told)
+
+
+@pytest.mark.feature("SCH-GANG-03")
+def test_a_gang_that_changes_while_others_are_spoken_of_is_not_quiet_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        world, told = testing.World(), list[str]()
+        cache = GangCache(Defaults())
+        for name in ("a", "b"):
+            notes = {GANG + "name": name, GANG + "min-available": "2"}
+            cache.pod_seen(world.parser.parse(testing.pod(name, uid=name, annotations=notes)))
+        world.handle.may_write = lambda: True
+        keeper = notices.Notices(world.handle, cache)
+
+        def tell(gang: Any) -> None:
+            told.append(gang.name)
+            monkeypatch.setattr(notices, "_QUIET", 1000.0)
+            keeper.changed(cache.gangs["default/b"])
+
+        monkeypatch.setattr(keeper, "tell", tell)
+        monkeypatch.setattr(notices, "_QUIET", 0.0)
+        monkeypatch.setattr(seams, "sleep", lambda seconds: asyncio.sleep(0))
+        work = asyncio.create_task(keeper.run())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        work.cancel()
+        assert told == ["a"]
+
+    asyncio.run(run())
