@@ -24,8 +24,8 @@ _NAMES = {
     "DaemonSet": "{}-[a-z0-9]{{5}}",
     "ReplicaSet": "{}-[a-z0-9]{{5}}",
     "ReplicationController": "{}-[a-z0-9]{{5}}",
-    "Job": "{}-([0-9]+-)?[a-z0-9]{{5}}",  # with its index, if it has one
-    "CronJob": "{}-[0-9]+-([0-9]+-)?[a-z0-9]{{5}}",
+    "Job": "{}-([0-9]{{1,7}}-)?[a-z0-9]{{5}}",  # with its index, if it has one
+    "CronJob": "{}-[0-9]{{8}}-([0-9]+-)?[a-z0-9]{{5}}",  # with the minute that its Job was made for, since 1970
 }
 
 

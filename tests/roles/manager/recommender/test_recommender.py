@@ -406,8 +406,12 @@ def test_history_of_eight_days_comes_from_prometheus(bed, make, measured):
 @pytest.mark.parametrize(
     ("kind", "earlier", "others"),
     [
-        ("CronJob", ["a.b-29700000-x2x4z", "a.b-29700000-0-x2x4z"], ["a.b-29700000", "axb-29700000-x2x4z", "a.b-c-29700000-x2x4z"]),
-        ("Job", ["a.b-x2x4z", "a.b-12-x2x4z"], ["a.b-c-x2x4z"]),
+        (
+            "CronJob",
+            ["a.b-29700000-x2x4z", "a.b-29700000-0-x2x4z"],
+            ["a.b-29700000", "axb-29700000-x2x4z", "a.b-c-29700000-x2x4z", "a.b-2-x2x4z"],
+        ),
+        ("Job", ["a.b-x2x4z", "a.b-12-x2x4z"], ["a.b-c-x2x4z", "a.b-29700000-x2x4z"]),
         ("ReplicaSet", ["a.b-x2x4z"], ["a.b-c-x2x4z"]),
     ],
 )
