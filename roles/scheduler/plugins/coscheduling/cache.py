@@ -87,7 +87,7 @@ class Group:
     partial: bool = False  # its last batch was not bound whole at once
     # UIDs of pods that were let go, until all of them are bound; each with those that were let go together with it.
     binding: dict[str, frozenset[str]] = field(default_factory=dict)
-    released: bool = False  # this scheduler has let several of them go together
+    released: bool = False  # this scheduler has let several of them go together, or all are bound that one before it let go
     rejoined: dict[str, int] = field(default_factory=dict)  # pods whose release one before it began, with how many were let go then
 
     def refused(self, why: str, missing: str = "", gist: str = "") -> None:
@@ -189,6 +189,7 @@ class Gang:
         siblings = [other for other in bound if _notes(other).get(names.ANNOTATION_BIND_GANG_GROUP_ID) == self.group.id]
         together = max((_released_with(other) for other in siblings), default=0)
         if len({*(other.uid for other in siblings), *self.group.rejoined}) >= together:
+            self.group.released = True
             return 0
         created = pod.pod.metadata.creation_timestamp or ""
         return together if any(created <= bound_at(other.pod) for other in siblings) else 0

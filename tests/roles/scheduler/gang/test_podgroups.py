@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from koord import seams
+from koord.api import names
 from koord.api.kinds import PODGROUPS, PODS
 from koord.api.names import LABEL_POD_GROUP
 from koord.api.objects import Pod, PodGroup
@@ -270,3 +271,19 @@ def test_a_gang_that_changes_while_others_are_spoken_of_is_not_quiet_yet(monkeyp
         assert told == ["a"]
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-03")
+def test_members_that_are_bound_are_not_looked_at_for_each_further_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change of leader a gang with a small minimum grows by thousands of pods."""
+    world, cache, looks = testing.World(), GangCache(Defaults()), list[Any]()
+    notes = {GANG + "name": "g", GANG + "min-available": "2"}
+    together = {names.ANNOTATION_BIND_GANG_GROUP_ID: "default/g", names.ANNOTATION_BIND_GANG_MEMBER_COUNT: "2"}
+    for number in range(4):
+        bound = testing.pod(f"b{number}", uid=f"b{number}", node="n", annotations={**notes, **(together if number < 2 else {})})
+        cache.pod_seen(world.parser.parse(bound))
+    gang, members = cache.gangs["default/g"], cache.members
+    monkeypatch.setattr(cache, "members", lambda *args: (looks.append(args), members(*args))[1])
+    for number in range(10):
+        assert not cache.rejoins(gang, world.parser.parse(testing.pod(f"p{number}", uid=f"p{number}", annotations=notes)))
+    assert len(looks) == 1
