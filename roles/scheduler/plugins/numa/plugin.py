@@ -47,7 +47,7 @@ _OPEN = ("", _DEFAULT)
 _REQUIRED_POLICY, _PREFERRED_POLICY = "requiredCPUBindPolicy", "preferredCPUBindPolicy"
 _SCORED = "NodeNUMAResource/scored"
 _HOME_SCORE = 101  # NUMA nodes of a reservation that the pod may use come before emptier ones, which score up to 100
-_HAD = Record()  # what a pod gets on NUMA nodes that have enough, where it is of no matter what
+_HAD = Record()  # stands for whatever a pod gets on NUMA nodes that have enough
 
 
 class NodeNUMAResource(
@@ -270,8 +270,8 @@ class NodeNUMAResource(
         binding = self._binding(request, slot)
         attempts = self._trials.attempts(ctx, slot, request, binding, reserving=self.topology.reserving)
         pool, recorded = attempts.pool, self.columns.usage(slot).recorded
-        # Without reservations nothing is had where there is too little in all, and all is had elsewhere if no CPUs are to be bound.
-        known, enough = not ctx.restored.get(slot) and designation(ctx.pod) is None, enough_on(facts, request.amounts, pool.amounts)
+        # Without reservations the sums of what is left decide: alone, if no CPUs are to be bound, and else where there is too little.
+        by_sums, enough = not ctx.restored.get(slot) and designation(ctx.pod) is None, enough_on(facts, request.amounts, pool.amounts)
         settles = self._settling(ctx, slot, pool) if policy is not Policy.SINGLE_NUMA_NODE else None
         feasible: dict[int, int] = {}
         last: Record | Status | None = None
@@ -280,9 +280,9 @@ class NodeNUMAResource(
             if narrow and mask.bit_count() > narrow:
                 break
             nodes = bits_of(mask)
-            if known and not enough(nodes):
+            if by_sums and not enough(nodes):
                 continue
-            last = _HAD if known and binding is None else attempts.on(nodes, pick=False)
+            last = _HAD if by_sums and binding is None else attempts.on(nodes, pick=False)
             if isinstance(last, Record):
                 score = self._numa_scorer.score(request.amounts, summed(nodes, facts.zones), summed(nodes, recorded))
                 feasible[mask] = score + (_HOME_SCORE if mask & attempts.home else 0)
