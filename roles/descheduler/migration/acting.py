@@ -375,12 +375,13 @@ class Acting:
             each.limiters.take(workload, replicas, namespace, view.now)
 
         def uncount() -> None:
-            for each in counted:
-                each.limiters.give_back(workload, namespace)
+            while counted:
+                counted.pop().limiters.give_back(workload, namespace)
 
         def undo() -> None:
             token.give_back()
-            self._uncount(view.job)
+            self._counted.pop(uid, None)
+            uncount()  # though the job may be gone, and what was known of it
 
         self._counted[uid] = uncount
         return undo

@@ -547,6 +547,37 @@ def test_nothing_is_kept_of_a_job_whose_eviction_never_had_an_answer() -> None:
     play(scenario)
 
 
+@pytest.mark.feature("DS-MC-08")
+def test_an_eviction_that_is_refused_while_its_job_goes_is_not_counted() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q"):
+            await world.pod(name, owner=owner)
+
+        async def gone() -> bool:
+            return await world.get(kinds.PODMIGRATIONJOBS, "a") is None
+
+        class Deleting(Failing):
+            async def evict(self, namespace: str, pod: str, **options: Any) -> None:
+                if pod == "p":
+                    await world.client.delete(kinds.PODMIGRATIONJOBS, "a")
+                    while life.migrations.jobs.list():
+                        await asyncio.sleep(0.01)
+                    raise errors.TooManyRequests(429, "TooManyRequests", "a budget refuses")
+                await super().evict(namespace, pod, **options)
+
+        async with Deleting(world.client.config) as client:
+            limits: dict[str, Any] = {"objectLimiters": {"workload": {"duration": "5m", "maxMigrating": 1}}, "maxUnavailablePerWorkload": 4}
+            life = await world.live(client=client, **limits)
+            await world.job("a", "p", mode="EvictDirectly")
+            await world.until(gone)
+            await world.job("b", "q", mode="EvictDirectly")
+            await world.until_job("b", phase="Succeeded")
+            await life.kill()
+
+    play(scenario)
+
+
 # ---------------------------------------------------------------- what has changed since arbitration
 
 
