@@ -75,7 +75,9 @@ class ResourceTuning(Strategy[TuningState]):
             for container in pod.containers:
                 if container.cgroup_dir and container.running:
                     (round_.look if tuned else round_.leave)(pod, container)
-        files, batch = state.files.changed(snapshot.host, round_.deltas, round_.rebased, round_.abouts, self.name)
+        # while another strategy holds a file, it does not say what it is without tuning
+        free = {key: amount for key, amount in round_.deltas.items() if snapshot.holder(*key) in ("", self.name)}
+        files, batch = state.files.changed(snapshot.host, free, round_.rebased, round_.abouts, self.name)
         batches = (batch, sequence(*round_.scores)) if round_.scores else (batch,)
         return Outcome(
             TuningState(round_.containers, files),

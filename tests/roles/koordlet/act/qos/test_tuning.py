@@ -12,7 +12,7 @@ from koord.api.qos import QoSClass
 from roles.koordlet.acting import modes
 from roles.koordlet.actuation.executor import Mode
 from roles.koordlet.actuation.restore import restore
-from roles.koordlet.actuation.writes import Kind, Write, sequence
+from roles.koordlet.actuation.writes import Hold, Kind, Write, sequence
 from roles.koordlet.options import Options
 from roles.koordlet.qos.burst import CPUBurst
 from roles.koordlet.qos.burst_limits import NodeState
@@ -146,6 +146,25 @@ class TestCPU:
         assert outcome.records == ()
         service.machine.executor.apply(outcome.batches, rule="CPUBurst", now=service.world.now)
         assert (service.get(QUOTA), service.get(BURST)) == (grown, "100000")
+
+    def test_a_file_that_another_strategy_holds_is_taken_when_that_lets_go(self, service) -> None:
+        """What it is without tuning is what it was before both."""
+        executor = service.machine.executor
+
+        def other(value: str, hold: Hold) -> None:
+            executor.apply((sequence(Write(QUOTA, service.box, value, hold=hold)),), rule="Other", now=service.world.now)
+
+        other("50000", Hold.TAKE)
+        for _ in range(5):
+            service.turn(throttled=0.4)
+            assert service.get(QUOTA) == "50000"
+        other("", Hold.RELEASE)
+        assert service.get(QUOTA) == "100000"
+        service.turn(throttled=0.4)
+        assert service.get(QUOTA) == "160000"
+        for _ in range(12):
+            service.turn(throttled=0.0, seconds=61)
+        assert (service.get(QUOTA), len(executor.holds)) == ("100000", 0)
 
     @pytest.mark.parametrize("owner", ["annotation", "node"])
     def test_who_has_a_burst_policy_is_left_to_cpu_burst(self, service, owner) -> None:
