@@ -52,9 +52,6 @@ class PodInformer:
 
     def __post_init__(self) -> None:
         self._wanted = asyncio.Event()
-        self._one_at_a_time = asyncio.Lock()
-        self._fetched = (float("-inf"), False)
-        """When the last request began, and whether a usable list came."""
         self._last_error = ""
         self._standstill = max(STOOD_STILL, 3 * self.round_interval)
         self._looked: float | None = None
@@ -92,25 +89,16 @@ class PodInformer:
                 await waiting.pause(stopping, bucket.reserve(loop.time()))
 
     async def fetch(self) -> bool:
-        """A request that begins from now on; whether a usable list came.
-
-        Of two at the same time the older answer could come last, and stay: they take turns, and those who wait share the next one.
-        """
-        now = seams.boot_time()
-        async with self._one_at_a_time:
-            began, worked = self._fetched
-            if began <= now:
-                began = seams.boot_time()
-                worked = await self._ask(began)
-                self._fetched = began, worked
-            return worked
-
-    async def _ask(self, asked: float) -> bool:
+        """One request; whether a usable list came. Of two at the same time the older answer may come last, and is dropped then."""
         node = self.node()
         if node is None:
             return False
+        asked = seams.boot_time()
         try:
-            changed = self.pod_cache.take(await self.kubelet.pods(node))
+            body = await self.kubelet.pods(node)
+            if asked < self._asked:
+                return True
+            changed = self.pod_cache.take(body)
         except (KubeletError, PodListError) as error:
             if str(error) != self._last_error:
                 log.error("the last pod list is kept: %s", error)
