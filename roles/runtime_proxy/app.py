@@ -197,7 +197,7 @@ async def _stay_there(backend: Backend, listener: sockets.Listener) -> None:
             await backend.listen(listener.open())
             log.error("the socket was taken away or replaced; it is made again")
             complaint = ""
-        except sockets.SocketError as error:
+        except (sockets.SocketError, OSError) as error:
             if str(error) != complaint:
                 log.error("the socket was taken away or replaced, making it again is tried: %s", error)
             complaint = str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -280,6 +281,28 @@ def test_a_socket_that_was_taken_away_is_made_again_and_calls_under_way_go_on(ho
                     await channel.unary_unary(RUNTIME + "Version")(b"", wait_for_ready=True, timeout=20)
                 assert not stream.done()
         assert not path.exists()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CLI-01")
+def test_a_socket_is_made_again_once_there_are_descriptors_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    scarce = [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
+    make = sockets.Own.open
+
+    def opened(own: sockets.Own) -> socket.socket:
+        if scarce:
+            raise scarce.pop()
+        return make(own)
+
+    async def scenario() -> None:
+        monkeypatch.setattr("roles.runtime_proxy.app._LOOK", 0.05)
+        async with proxied() as stack:
+            monkeypatch.setattr(sockets.Own, "open", opened)
+            path = stack.directory / "proxy.sock"
+            path.unlink()
+            await until(path.is_socket)
+            assert not scarce
 
     asyncio.run(scenario())
 
