@@ -51,7 +51,7 @@ class NodeLock:
             return ""
         former, self._fd = self._fd, None
         try:
-            self.acquire(2 * _PAUSE)
+            self.acquire(patience=0.0)  # on the event loop; the next look tries again
         except ConfigurationError as error:
             self._fd = former
             return str(error)

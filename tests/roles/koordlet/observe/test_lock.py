@@ -57,7 +57,8 @@ def test_a_lock_whose_file_others_removed_is_taken_anew(tmp_path: Path, monkeypa
 
 
 @pytest.mark.feature("KLO-LIFE-01")
-def test_a_lock_that_another_one_has_by_now_is_told(tmp_path: Path) -> None:
+def test_a_lock_that_another_one_has_by_now_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roles.koordlet.lock.select.select", lambda *_: pytest.fail("the event loop is held up"))
     first, second = NodeLock(str(tmp_path / "lock")), NodeLock(str(tmp_path / "lock"))
     first.acquire()
     assert first.stay() == ""
@@ -67,5 +68,5 @@ def test_a_lock_that_another_one_has_by_now_is_told(tmp_path: Path) -> None:
     second.release()
     assert first.stay() == ""
     with pytest.raises(ConfigurationError):
-        second.acquire()
+        second.acquire(patience=0.0)
     first.release()
