@@ -118,7 +118,9 @@ class PodEvictor:
         """
         if self.recently_evicted(pod.uid):
             return None
-        if self.clock() < self._passed_over.get(pod.uid, -math.inf):
+        held_up = self.clock() < self._passed_over.get(pod.uid, -math.inf)
+        # an API server that fails often begins with this: the silence that follows is not to go unseen when the need is critical
+        if held_up and (not (critical and self.hastens) or await self._answers_others(pod.pod.spec.node_name)):
             return "its eviction was held up a moment ago"
         refusal, answer = await self._by_api(pod)
         message = f"trigger by koordlet feature {gate}, kill pod: {pod.name}"

@@ -356,6 +356,26 @@ def test_a_pod_whose_eviction_is_held_up_holds_up_no_other(world, only_api):
 
 
 @pytest.mark.feature("KA-EVX-01")
+@pytest.mark.parametrize("critical", [True, False])
+def test_an_api_server_that_held_up_a_pod_and_is_silent_then_is_done_without(world, critical):
+    api, stopped = API(LOST, node=None), []
+
+    async def stop(pod):
+        stopped.append(pod.name)
+
+    evictor = PodEvictor(api, only_api=False, stop_containers=stop, tell=lambda *event: None, clock=lambda: 0.0)
+
+    def refused():
+        return virtual.run(virtual.VirtualLoop(), evictor.evict(world.pod("a"), "MemoryEvict", "because", critical=critical))
+
+    assert "webhook" in refused()
+    assert "held up" in refused()
+    assert (len(api.calls), stopped) == (1, []), "while it answers others the pod is passed over"
+    api.node = LOST
+    assert (refused() is None, stopped) == (critical, ["a"] * critical)
+
+
+@pytest.mark.feature("KA-EVX-01")
 @pytest.mark.parametrize("only_api", [True, False])
 def test_an_api_server_that_is_silent_holds_up_nobody(world, only_api):
     """One pod is asked for a task that is not critical, and where nothing but the API may end a pod."""
