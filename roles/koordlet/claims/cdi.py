@@ -6,6 +6,7 @@ The vendors' tools describe their devices (``nvidia-ctk cdi generate``); koordle
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -58,9 +59,9 @@ def read(places: Iterable[str], complain: Callable[[str], None]) -> dict[str, st
             if name == FILE or not name.endswith((".json", ".yaml", ".yml")):
                 continue
             path = os.path.join(directory, name)
-            if not os.path.isfile(path):
-                continue  # a pipe would never end
             try:
+                if not stat.S_ISREG(os.stat(path).st_mode):
+                    raise ValueError("it is no regular file")  # a pipe would never end
                 kind, devices = _file(path)
             except (OSError, ValueError) as error:
                 complain(f"{path} is no CDI specification: {getattr(error, 'strerror', None) or error}")

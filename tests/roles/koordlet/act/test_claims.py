@@ -114,7 +114,10 @@ def test_names_in_files_of_vendors_mean_what_they_mean_to_the_runtime(tmp_path: 
 
 def test_a_pipe_among_files_of_vendors_holds_up_nothing(tmp_path: Path) -> None:
     with pipe_at(tmp_path / "odd.json", b'{"kind": "v.io/gpu", "devices": [{"name": "0"}]}'):
-        assert cdi.read([str(tmp_path)], print) == {}
+        (tmp_path / "lost.json").symlink_to(tmp_path / "absent")
+        told = list[str]()
+        assert cdi.read([str(tmp_path)], told.append) == {}
+        assert [text.split(" is no CDI specification")[0] for text in told] == [f"{tmp_path}/lost.json", f"{tmp_path}/odd.json"]
 
 
 def test_files_of_vendors_are_read_once_a_request_and_hold_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
