@@ -211,7 +211,7 @@ class Models:
             written = model.updated if model.sampled is None else model.sampled
             newest = max(newest, written)
             if name in FIXED_KEYS or name in pod_uids:
-                self.models[name] = model
+                self.models.setdefault(name, model)  # training that begins anew goes on with what it has learned since
                 loaded += 1
             else:
                 orphans.append((path, written))

@@ -87,6 +87,16 @@ class TestCheckpoints:
         assert fresh.restore({"u-1"}, T0 + 2) == 2
         assert fresh.predict("u-1") == m.predict("u-1")
 
+    def test_what_was_learned_since_the_checkpoint_stays_when_training_begins_anew(self, tmp_path) -> None:
+        m = models(tmp_path)
+        m.update("u-1", 1.5, GIB, T0)
+        checkpoint(m, T0)
+        for k in range(1, 30):
+            m.update("u-1", 3.0, 2 * GIB, T0 + 60 * k)
+        learned = m.predict("u-1")
+        m.restore({"u-1"}, T0 + 1800)
+        assert m.predict("u-1") == learned
+
     @pytest.mark.parametrize("by", ["file", "clock"])
     def test_a_time_at_the_end_of_all_times_ends_nothing(self, tmp_path, by) -> None:
         last = 253_402_300_799.0  # 9999-12-31T23:59:59Z
