@@ -67,6 +67,12 @@ class Unanswered(str):
     __slots__ = ()
 
 
+class PassedOver(str):
+    """A refusal for the reason that was told a moment ago."""
+
+    __slots__ = ()
+
+
 #: Tells about a pod: (pod, reason, message); the event is a Warning.
 Tell = Callable[[PodState, str, str], None]
 #: Stops all containers of a pod at once; what went wrong, or None.
@@ -121,7 +127,7 @@ class PodEvictor:
         held_up = self.clock() < self._passed_over.get(pod.uid, -math.inf)
         # an API server that fails often begins with this: the silence that follows is not to go unseen when the need is critical
         if held_up and (not (critical and self.hastens) or await self._answers_others(pod.pod.spec.node_name)):
-            return "its eviction was held up a moment ago"
+            return PassedOver("its eviction was held up a moment ago")
         refusal, answer = await self._by_api(pod)
         message = f"trigger by koordlet feature {gate}, kill pod: {pod.name}"
         if self.hastens and answer is Answer.AGREED:

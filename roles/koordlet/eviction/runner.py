@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from koord import seams
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.executor import Mode
-from roles.koordlet.eviction.evictor import LINGERS, REMEMBER, Evictor, Unanswered
+from roles.koordlet.eviction.evictor import LINGERS, REMEMBER, Evictor, PassedOver, Unanswered
 from roles.koordlet.eviction.tasks import EvictionTask, Ledger, Victim
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ class EvictionRunner:
             self._record(task, victim, "Evicted", task.message)
             log.info("%s evicted pod %s: %s", task.gate, pod.key, task.message)
             return None
+        if isinstance(refusal, PassedOver):
+            return refusal
         self._record(task, victim, "EvictionRefused", f"{refusal}; {task.message}")
         log.warning("%s could not evict pod %s: %s", task.gate, pod.key, refusal)
         return refusal

@@ -353,6 +353,7 @@ def test_a_pod_whose_eviction_is_held_up_holds_up_no_other(world, only_api):
         now[0] = at
         assert virtual.run(virtual.VirtualLoop(), runner.run((work,))) == fresh
     assert api.calls == [(0.0, "a"), (1.0, "b"), (61.0, "a")]
+    assert len(world.machine.recorder.ring.find("Pod", "default", "a")) == 2, "told when it is held up, not when it is passed over"
 
 
 @pytest.mark.feature("KA-EVX-01")
