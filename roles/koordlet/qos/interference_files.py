@@ -88,12 +88,13 @@ def squeezed(snapshot: Snapshot, slo: SLO, pod: PodState, held: Held, config: In
         current = view.usual_quota(snapshot.host, directory)
         if current is None or 0 < current <= wanted:
             return files
+    room_needed = not snapshot.host.cgroups.v2 and milli_to_quota(awaited_milli(pod)) > wanted
     # what is inside first, also what was made since: on cgroup v1 none may have more than its pod, nor may a hook ask for more
     for inside in _groups(snapshot.host, pod):
         own = view.usual_quota(snapshot.host, inside)
-        if own is not None and own >= wanted:
+        if own is not None and (own >= wanted or (room_needed and own < 0)):
             files[QUOTA, inside, ""] = str(quota_of(wanted, view.cpu_period(snapshot.host, inside)))
-    if not snapshot.host.cgroups.v2 and milli_to_quota(awaited_milli(pod)) > wanted:
+    if room_needed:
         known.pop(key, None)
         return files | known
     return files | {key: str(quota_of(wanted, period))} | known
