@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from roles.koordlet.host import parse
+from roles.koordlet.qos import view
 from roles.koordlet.sensing.base import FORGET_AFTER_INTERVALS, Collector, Rate, Round, SensingContext
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample
+
+_FILE = "blkio.throttle.io_service_bytes"
 
 
 class DiskCollector(Collector):
@@ -40,12 +43,17 @@ class DiskCollector(Collector):
         self.context.store.append(at.now, samples)
 
     def _moved(self, pod: PodState) -> int | None:
-        """Bytes so far; None where nothing is counted. On cgroup v1 a directory counts its own processes alone."""
-        v2 = self.context.host.cgroups.v2
-        directories = [pod.cgroup_dir] if v2 else [c.cgroup_dir for c in pod.containers if c.cgroup_dir and c.running]
+        """Bytes so far; None where nothing is counted. On cgroup v1 a directory counts its own processes alone: what containers made in
+        theirs (systemd, Docker) is added."""
+        host = self.context.host
+        v2 = host.cgroups.v2
+        directories = [pod.cgroup_dir] if v2 else [c.cgroup_dir for c in pod.all_containers() if c.cgroup_dir and c.running]
+        texts = [self.read(_FILE, directory)[1] for directory in directories]
+        if not v2:
+            texts += [view.raw(host, _FILE, inner) or b"" for directory in directories for inner in view.within(host, directory)[1:]]
         total, counted = 0, v2
-        for directory in directories:
-            read, written = parse.disk_bytes(self.read("blkio.throttle.io_service_bytes", directory)[1], v2=v2)
+        for text in texts:
+            read, written = parse.disk_bytes(text, v2=v2)
             counted = counted or bool(read or written)
             total += sum(read.values()) + sum(written.values())
         return total if counted else None

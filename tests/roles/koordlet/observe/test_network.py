@@ -169,6 +169,24 @@ def test_bytes_of_best_effort_pods_on_disks(agent, make_pod, version) -> None:
     assert a.view.keys(kinds.POD_DISK) == [("u-miner",)], "services are no suspects"
 
 
+def test_bytes_of_sidecars_and_of_groups_that_a_container_made_count_too(agent, make_pod) -> None:
+    """On cgroup v1 each group counts for itself."""
+    a = agent(version=1, gates=GATE)
+    pod = make_pod("miner", "u-miner", qos="BestEffort")
+    proxy = {"name": "proxy", "restartPolicy": "Always"}
+    pod["spec"]["initContainers"] = [proxy]
+    pod["status"]["initContainerStatuses"] = [{"name": "proxy", "containerID": "containerd://proxy", "state": {"running": {}}}]
+    top = a.tree.pod_dir("BestEffort", "u-miner")
+    box, sidecar = a.tree.container_dir(top, "miner-main"), a.tree.container_dir(top, "proxy")
+    a.list(pod)
+    for moved in (1000, 1000 + 10_000_000):
+        for group in (box, sidecar, f"{box}/docker"):
+            a.tree.cgroup(group)
+            a.tree.write(a.tree.file("blkio", group, "blkio.throttle.io_service_bytes"), f"8:0 Read {moved}\n8:0 Write 0\nTotal {moved}\n")
+        a.tick(10)
+    assert a.view.last(kinds.POD_DISK, pod_uid="u-miner", within=30) == pytest.approx(3e6)
+
+
 def test_a_kernel_that_counts_nothing_gives_no_series(agent, make_pod) -> None:
     a = agent(version=1, gates=GATE)
     box = a.tree.container_dir(a.tree.pod_dir("BestEffort", "u-miner"), "miner-main")
