@@ -86,7 +86,7 @@ CONDITION_TYPES = (
 REASONS = (
     "Timeout", "FailedCreateReservation", "ReservationExpired", "Unschedulable", "ForbiddenMigratePod", "MissingPod",
     "MissingReservation", "Preempting", "PreemptComplete", "Evicting", "FailedEvict", "EvictComplete", "WaitForPodBindReservation",
-    "WaitForBoundPodReady", "InvalidPodRef", "WaitForNode", "ObjectLimiter", "InvalidSpec", "PodEnded",
+    "WaitForBoundPodReady", "InvalidPodRef", "WaitForNode", "ObjectLimiter", "InvalidSpec", "PodEnded", "PodLeaving",
 )  # fmt: skip
 
 
