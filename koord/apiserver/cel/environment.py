@@ -40,11 +40,20 @@ class CelError(Exception):
 
 
 class Environment:
-    """The variables (by name, with their types) and functions that expressions may use. `devices`: with what selectors of devices
-    have beyond that."""
+    """The variables (by name, with their types) and functions that expressions may use. `sizes`: how large those variables can be of
+    which that is known; `devices`: with what selectors of devices have beyond that."""
 
-    def __init__(self, variables: Mapping[str, Type], *, pool: Any = None, allows: Allows | None = None, devices: bool = False) -> None:
+    def __init__(
+        self,
+        variables: Mapping[str, Type],
+        *,
+        sizes: Mapping[str, growth.Size] | None = None,
+        pool: Any = None,
+        allows: Allows | None = None,
+        devices: bool = False,
+    ) -> None:
         config = library.config("bindings") if devices else library.config()
+        self._sizes = sizes or {}
         functions = library.extensions(allows, semver=devices)
         self._env = cel.NewEnv(pool or library.pool(), config, variables=dict(variables), extensions=functions)
 
@@ -62,12 +71,12 @@ class Environment:
         if b"cel.@mapInsert" in checked:  # the library compiles it, and has no function for it
             raise CelError("compilation failed: transformMap and transformMapEntry cannot be evaluated here")
         try:
-            growth.check(checked)
+            size = growth.check(checked, self._sizes)
         except growth.TooLargeError as error:
             raise CelError(f"compilation failed: {error}") from None
         except RecursionError:
             raise CelError("compilation failed: the expression is nested too deeply") from None
-        program = Program(compiled, expression, results)
+        program = Program(compiled, expression, results, size)
         if results and program.type.name() not in (*results, "DYN"):
             raise CelError(f"must evaluate to {' or '.join(results).lower()}")
         return program
@@ -80,12 +89,13 @@ class Environment:
 class Program:
     """One compiled expression."""
 
-    __slots__ = ("_compiled", "_results", "expression", "type")
+    __slots__ = ("_compiled", "_results", "expression", "size", "type")
 
-    def __init__(self, compiled: Any, expression: str, results: tuple[str, ...]) -> None:
+    def __init__(self, compiled: Any, expression: str, results: tuple[str, ...], size: growth.Size) -> None:
         self._compiled = compiled
         self._results = results
         self.expression = expression
+        self.size = size
         self.type: Type = compiled.return_type()
 
     def evaluate(self, values: Bound) -> Any:

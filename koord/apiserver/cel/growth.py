@@ -1,7 +1,7 @@
 """How large the values of an expression can become, told from its tree before it is evaluated.
 
-The library counts the steps of a comprehension, and not what a step makes: ten characters of a selector double a text, and a few hundred
-take all memory of whoever evaluates it. What an expression is given counts as a thousand characters. Pure.
+The library counts the steps of an evaluation's comprehensions, and not what a step makes: ten characters of a selector double a text, and
+a few hundred take all memory of whoever evaluates it. What an expression is given counts as a thousand characters. Pure.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ MOST = 1e8
 _ITEMS = 64.0  # of a list that is not known
 _NUMBER = 8.0
 _RANGE = 1000.0  # numbers of a range at most
+_STEPS = 10_000.0  # of all comprehensions of an evaluation: the library ends it after these
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _CHECKED_EXPR = 4  # the field of a checked expression that holds its tree, and those of a node by what it is
 _CONSTANT, _IDENT, _SELECT, _CALL, _LIST, _STRUCT, _COMPREHENSION = 3, 4, 5, 6, 7, 8, 9
@@ -44,11 +45,10 @@ def _item(of: Size) -> tuple[float, Size]:
     return (min(_ITEMS, max(1.0, of.each)), of) if isinstance(of.each, float) else (of.items, of.each)
 
 
-def check(checked: bytes) -> None:
-    """Raise TooLargeError for a checked expression, serialized, of which a value can grow beyond MOST characters."""
-    for _, message in _fields(memoryview(checked), 2):
-        for _, tree in _fields(message, _CHECKED_EXPR):
-            _size(tree, {})
+def check(checked: bytes, known: Mapping[str, Size]) -> Size:
+    """How large the value of a checked expression, serialized, can be, given the sizes that are `known` of its variables. Raises
+    TooLargeError where a value in it can grow beyond MOST characters."""
+    return _size(_one(_one(memoryview(checked), 2), _CHECKED_EXPR), known, _STEPS)
 
 
 def _fields(message: memoryview, *wanted: int) -> Iterator[tuple[int, memoryview]]:
@@ -85,8 +85,8 @@ def _name(message: memoryview, number: int) -> str:
     return bytes(_one(message, number)).decode(errors="replace")
 
 
-def _size(node: memoryview, known: Mapping[str, Size]) -> Size:
-    """How large the value of a node can be, with the variables of the comprehensions around it."""
+def _size(node: memoryview, known: Mapping[str, Size], steps: float) -> Size:
+    """How large the value of a node can be, with the variables of the comprehensions around it and the steps that these leave."""
     found = _text(_NUMBER)
     for kind, inner in _fields(node):
         if kind == _CONSTANT:
@@ -94,16 +94,16 @@ def _size(node: memoryview, known: Mapping[str, Size]) -> Size:
         elif kind == _IDENT:
             found = known.get(_name(inner, 1), _text(GIVEN))
         elif kind == _SELECT:
-            found = _item(_size(_one(inner, 1), known))[1]
+            found = _item(_size(_one(inner, 1), known, steps))[1]
         elif kind == _CALL:
-            found = _called(inner, known)
+            found = _called(inner, known, steps)
         elif kind == _LIST:
-            found = _listed([_size(item, known) for _, item in _fields(inner, 1)])
+            found = _listed([_size(item, known, steps) for _, item in _fields(inner, 1)])
         elif kind == _STRUCT:
-            pairs = [[_size(part, known) for _, part in _fields(entry, 3, 4)] for _, entry in _fields(inner, 2)]
+            pairs = [[_size(part, known, steps) for _, part in _fields(entry, 3, 4)] for _, entry in _fields(inner, 2)]
             found = _listed([_text(sum(part.total for part in pair)) for pair in pairs])
         elif kind == _COMPREHENSION:
-            found = _walked(inner, known)
+            found = _walked(inner, known, steps)
     if found.total > MOST:
         raise TooLargeError(f"a value of the expression could grow beyond {MOST:.0f} characters")
     return found
@@ -113,10 +113,10 @@ def _listed(items: list[Size]) -> Size:
     return Size(float(len(items)), max(items, key=lambda item: item.total, default=_text(0.0)))
 
 
-def _called(call: memoryview, known: Mapping[str, Size]) -> Size:
+def _called(call: memoryview, known: Mapping[str, Size], steps: float) -> Size:
     function = _name(call, 2)
     nodes = [node for _, node in _fields(call, 1)] + [node for _, node in _fields(call, 3)]
-    given = [_size(node, known) for node in nodes]
+    given = [_size(node, known, steps) for node in nodes]
     match function, given:
         case "_+_", [one, other]:
             if isinstance(one.each, float) or isinstance(other.each, float):
@@ -125,8 +125,8 @@ def _called(call: memoryview, known: Mapping[str, Size]) -> Size:
         case "_[_]" | "_?._" | "_[?_]", [one, _]:
             return _item(one)[1]
         case "replace", [text, old, new, *_]:
-            # a constant takes the place of another: more only as far as it is longer, or goes between all characters
-            constant = all(next(_fields(node), (0,))[0] == _CONSTANT for node in nodes[1:3])
+            # more only as far as it is longer than what it takes the place of, or goes between all characters
+            constant = next(_fields(nodes[1]), (0,))[0] == _CONSTANT
             return _text(text.total * max(1.0, new.total / max(1.0, old.total if constant else 1.0) + (1.0 if not old.total else 0.0)))
         case "join", [parts, *separator]:
             items, each = _item(parts)
@@ -139,12 +139,13 @@ def _called(call: memoryview, known: Mapping[str, Size]) -> Size:
     return max(given, key=lambda size: size.total)
 
 
-def _walked(loop: memoryview, known: Mapping[str, Size]) -> Size:
+def _walked(loop: memoryview, known: Mapping[str, Size], steps: float) -> Size:
     """A comprehension: what one step makes, as often as there are items. `cel.bind` is one without items."""
-    items, each = _item(_size(_one(loop, 2), known))
-    accumulated, into = _name(loop, 3), _size(_one(loop, 4), known)
+    items, each = _item(_size(_one(loop, 2), known, steps))
+    accumulated, into = _name(loop, 3), _size(_one(loop, 4), known, steps)
+    items = min(items, steps)
     if items:
         names = {_name(loop, 1): each, _name(loop, 8): each, accumulated: into}
-        made = _size(_one(loop, 6), {**known, **names})
+        made = _size(_one(loop, 6), {**known, **names}, steps / items)
         into = made if isinstance(made.each, float) else Size(items * made.items, made.each)
-    return _size(_one(loop, 7), {**known, accumulated: into})
+    return _size(_one(loop, 7), {**known, accumulated: into}, steps)

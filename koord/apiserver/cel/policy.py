@@ -71,12 +71,14 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USED = re.compile(r"\bvariables\s*\.\s*([A-Za-z_][A-Za-z0-9_]*)")
 
 
-def environment(allows: Allows | None, *, variables: Mapping[str, Type] | None = None) -> Environment:
+def environment(allows: Allows | None, *, variables: Mapping[str, Program] | None = None) -> Environment:
     """What expressions of policies and match conditions may use. Without `allows` the authorizer's answers are all no."""
     known: dict[str, Type] = dict.fromkeys(("object", "oldObject", "request", "namespaceObject", "params"), DYN)
     known |= {"authorizer": own_type("Authorizer"), "authorizer.requestResource": own_type("Check")}
-    known |= {f"variables.{name}": kind for name, kind in (variables or {}).items()}
-    return Environment(known, allows=allows or (lambda question: (False, "")))
+    made = {f"variables.{name}": program for name, program in (variables or {}).items()}
+    known |= {name: program.type for name, program in made.items()}
+    sizes = {name: program.size for name, program in made.items()}
+    return Environment(known, sizes=sizes, allows=allows or (lambda question: (False, "")))
 
 
 def match_conditions(raw: Iterable[Obj], env: Environment, path: str, causes: list[Cause]) -> tuple[Program, ...]:
@@ -217,19 +219,19 @@ def _uses(program: Program, variables: Mapping[str, Program]) -> set[str]:
 def compile_policy(name: str, spec: Obj, allows: Allows | None = None) -> Policy:
     """Compile a policy's spec; mistakes are in its `causes`."""
     causes: list[Cause] = []
-    types: dict[str, Type] = {}
+    variables: dict[str, Program] = {}
     env = environment(allows)
     for at, item in enumerate(spec.get("variables") or ()):  # each knows those before it
         where = f"spec.variables[{at}]"
         own = item.get("name") or ""
         if not _IDENTIFIER.fullmatch(own):
             causes.append(invalid_value(f"{where}.name", own, "name is not a valid CEL identifier") if own else required(f"{where}.name"))
-        elif own in types:
+        elif own in variables:
             causes.append(duplicate(f"{where}.name", own))
         program = compiled(env, item.get("expression"), f"{where}.expression", causes)
-        if program is not None and own and own not in types:
-            types[own] = program.type
-            env = environment(allows, variables=types)
+        if program is not None and own and own not in variables:
+            variables[own] = program
+            env = environment(allows, variables=variables)
     out = Policy(name, spec, env, causes)
     if not causes:
         out.variables = [(item["name"], env.compile(item["expression"])) for item in spec.get("variables") or ()]
