@@ -339,3 +339,21 @@ def test_a_null_takes_nothing_out_of_a_map_of_others(with_api: Any, widget_crd: 
         assert (status, kept["parts"]) == (200, parts), "its own goes"
 
     with_api(body)
+
+
+@pytest.mark.parametrize("emptied", [None, {}])
+def test_a_map_of_which_nothing_is_left_is_null(emptied: Any, with_api: Any, widget_crd: Any) -> None:
+    """Which the schema may not allow: nothing goes unseen."""
+
+    async def body(api: Any) -> None:
+        await api.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_crd)
+        path = "/apis/example.com/v1/namespaces/default/widgets/w?fieldManager=m"
+        made = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 1, "free": {"x": 1}}}
+        await api.call("PATCH", path, made, kind=APPLY)
+        made["spec"]["free"] = emptied
+        status, out = await api.call("PATCH", path, made, kind=APPLY)
+        assert (status, out["details"]["causes"][0]["field"]) == (422, "spec.free")
+        del made["spec"]["free"]
+        assert "free" not in (await api.call("PATCH", path, made, kind=APPLY))[1]["spec"]
+
+    with_api(body)

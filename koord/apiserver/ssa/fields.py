@@ -291,7 +291,8 @@ def with_structs(fields: Iterable[Place], shape: Shape) -> set[Place]:
 
 
 def remove(value: Any, gone: Fields, shape: Shape) -> Any:
-    """The value without the fields of `gone`. Maps that lose all they had go too, and list items that are members themselves."""
+    """The value without the fields of `gone`, list items that are members themselves among them. A map that loses all it had is null
+    then, as kube-apiserver's; such a list goes."""
     above = containers(gone)
 
     def rest(value: Any, shape: Shape, path: Place) -> Any:
@@ -306,6 +307,8 @@ def remove(value: Any, gone: Fields, shape: Shape) -> Any:
                 left = rest(inner, child, here)
                 if left or not inner or not in_map:
                     kept.append((element, left))
+                elif isinstance(inner, dict):  # somebody owns it
+                    kept.append((element, None))
             elif here not in above:
                 kept.append((element, inner))
         return {element[2:]: inner for element, inner in kept} if isinstance(value, dict) else [inner for _, inner in kept]
