@@ -910,6 +910,31 @@ def test_an_address_is_of_one_service(with_api: Any) -> None:
     with_api(body)
 
 
+def test_services_that_share_an_address_since_before_can_be_changed(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        twins = {"clusterIP": "10.0.0.7", "type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]}
+        await api.post(SERVICES, _service("a", **twins))
+        bucket = api.server.core.store.bucket("/services")
+        obj = bucket.get("default", "a").copy()
+        obj["metadata"]["name"] = "b"
+        bucket.put("default", "b", obj)
+        assert (await api.merge(SERVICES + "/b", {"metadata": {"labels": {"a": "b"}}}))["metadata"]["labels"] == {"a": "b"}
+        await api.merge(SERVICES + "/b/status", {"status": {"conditions": []}})
+
+    with_api(body)
+
+
+def test_what_only_load_balancers_have_goes_with_the_type(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        spec = {"type": "LoadBalancer", "loadBalancerClass": "x.io/y", "externalTrafficPolicy": "Local"}
+        await api.post(SERVICES, _service("a", **spec, healthCheckNodePort=31000))
+        assert (await api.ok("PUT", SERVICES + "/a", _service("a", **spec)))["spec"]["healthCheckNodePort"] == 31000
+        kept = (await api.merge(SERVICES + "/a", {"spec": {"type": "ClusterIP"}}))["spec"]
+        assert not kept.keys() & {"allocateLoadBalancerNodePorts", "healthCheckNodePort", "loadBalancerClass", "externalTrafficPolicy"}
+
+    with_api(body)
+
+
 def test_who_leaves_out_the_address_of_a_service_keeps_it(with_api: Any) -> None:
     async def body(api: Any) -> None:
         await api.post(SERVICES, _service("a", clusterIP="10.0.0.7", type="NodePort", ports=[{"port": 80, "nodePort": 30080}]))

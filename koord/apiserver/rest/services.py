@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _NONE = "None"
 _WITH_PORTS = ("NodePort", "LoadBalancer")
+_OF_BALANCERS = ("allocateLoadBalancerNodePorts", "healthCheckNodePort", "loadBalancerClass")
 
 
 def keep(obj: Obj, stored: Obj) -> None:
@@ -30,6 +31,12 @@ def keep(obj: Obj, stored: Obj) -> None:
         for key in ("clusterIP", "clusterIPs"):
             if old.get(key):
                 new[key] = old[key]
+    if was == "LoadBalancer" != becomes:
+        for key in _OF_BALANCERS:
+            if new.get(key) == old.get(key):
+                new.pop(key, None)
+    elif was == "LoadBalancer" and old.get("healthCheckNodePort") and new.get("externalTrafficPolicy") == "Local":
+        new["healthCheckNodePort"] = new.get("healthCheckNodePort") or old["healthCheckNodePort"]
     if was in _WITH_PORTS:
         _keep_ports(new, old, stays=becomes in _WITH_PORTS)
 
@@ -47,11 +54,12 @@ def _keep_ports(new: Obj, old: Obj, *, stays: bool) -> None:
         new.pop("externalTrafficPolicy", None)
 
 
-def check_free(bucket: Bucket, key: str, name: str, obj: Obj) -> None:
-    """Raise 422 for an address or a node port that is another Service's."""
-    spec = obj.get("spec") or {}
-    addresses = set(_addresses(spec))
-    ports = {port["nodePort"]: i for i, port in enumerate(spec.get("ports") or ()) if port.get("nodePort")}
+def check_free(bucket: Bucket, key: str, name: str, obj: Obj, stored: Obj | None = None) -> None:
+    """Raise 422 for an address or a node port that is another Service's. What the Service has `stored` is not asked for anew."""
+    spec, before = obj.get("spec") or {}, (stored or {}).get("spec") or {}
+    addresses = set(_addresses(spec)).difference(_addresses(before))
+    kept = {port.get("nodePort") for port in before.get("ports") or ()}
+    ports = {port["nodePort"]: i for i, port in enumerate(spec.get("ports") or ()) if port.get("nodePort") and port["nodePort"] not in kept}
     if not addresses and not ports:
         return
     causes: list[Cause] = []

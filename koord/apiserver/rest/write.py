@@ -328,7 +328,7 @@ async def commit(
     if same_object(obj, stored):
         return old
     if resource.bucket == _SERVICES:
-        services.check_free(bucket, old.key, old.name, obj)
+        services.check_free(bucket, old.key, old.name, obj, stored)
     charges = core.admission.quotas.check(attributes)
     if options.dry_run:
         return transient(core, old.namespace, old.name, obj)
