@@ -867,6 +867,13 @@ def test_a_connection_that_says_nothing_is_closed(said: bytes, with_api: Any, mo
         ("statefulsets", {"updateStrategy": {"type": "OnDelete"}}, "spec.updateStrategy.rollingUpdate"),
         ("statefulsets", {"updateStrategy": {"rollingUpdate": {"partition": -1}}}, "spec.updateStrategy.rollingUpdate.partition"),
         ("statefulsets", {"podManagementPolicy": "Serial"}, "spec"),
+        ("statefulsets", {"revisionHistoryLimit": -1, "updateStrategy": {"rollingUpdate": {"maxUnavailable": "150%"}}}, ""),
+        ("replicasets", {"minReadySeconds": -1}, "spec.minReadySeconds"),
+        (
+            "deployments",
+            {"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "00%"}}},
+            "spec.strategy.rollingUpdate.maxUnavailable",
+        ),
     ],
 )
 def test_workloads_say_how_they_are_rolled_out(plural: str, change: dict[str, Any], field: str, with_api: Any) -> None:

@@ -26,7 +26,7 @@ def share(value: Any, path: str, causes: list[Cause], *, most: bool = True) -> N
 
 
 def _none(value: Any) -> bool:
-    return value in (0, "0%")
+    return value == 0 or (isinstance(value, str) and value.lstrip("0") == "%")
 
 
 @checking("V1DeploymentStrategy")
@@ -68,7 +68,6 @@ def _stateful_set(strategy: Obj, path: Path_, causes: list[Cause]) -> None:
         causes.append(invalid_value(f"{where}.rollingUpdate", rolling, "only allowed for updateStrategy 'RollingUpdate'"))
     elif rolling is not None:
         amount(rolling.get("partition", 0), f"{where}.rollingUpdate.partition", causes)
-        share(rolling.get("maxUnavailable"), f"{where}.rollingUpdate.maxUnavailable", causes)
 
 
 @checking("V1DeploymentSpec")
