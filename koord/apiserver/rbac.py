@@ -196,7 +196,8 @@ class Authorizer:
             rules = found.obj.get("rules") or ()
         else:
             rules = obj.get("rules") or ()
-            if old is not None and all(obj.get(key) == old.get(key) for key in ("rules", "aggregationRule")):
+            # a label alone may hand the rules on, to roles that select it
+            if old is not None and _handed_on(obj) == _handed_on(old):
                 return
             if self.would_allow(user, Attributes("escalate", _GROUP, resource.plural, namespace=namespace, name=name)):
                 return
@@ -224,6 +225,11 @@ class Authorizer:
         """The role that a binding names."""
         plural = _plural(ref)
         return self._store.bucket(f"{_GROUP}/{plural}").get(namespace if plural == "roles" else "", ref.get("name") or "")
+
+
+def _handed_on(role: Obj) -> tuple[object, ...]:
+    """What decides who gets which rights by a role."""
+    return role.get("rules") or [], role.get("aggregationRule"), role["metadata"].get("labels") or {}
 
 
 def _plural(ref: Obj) -> str:

@@ -274,6 +274,12 @@ def test_only_who_may_everything_makes_roles_of_others() -> None:
             assert (status, "must have cluster-admin privileges to use the aggregationRule" in answer["message"]) == (403, True)
             assert (await admin.raw("POST", roles, whole))[0] == 201
             assert (await as_agent(server, bearer, "PUT", f"{roles}/w", {"metadata": {"name": "w"}, "rules": []}))[0] == 403
+            strong = {"metadata": {"name": "strong"}, "rules": [rule("get", "secrets")]}
+            assert (await admin.raw("POST", roles, strong))[0] == 201
+            strong["metadata"]["annotations"] = {"a": "b"}
+            assert (await as_agent(server, bearer, "PUT", f"{roles}/strong", strong))[0] == 200
+            strong["metadata"]["labels"] = {"a": "b"}  # what `w` selects
+            assert (await as_agent(server, bearer, "PUT", f"{roles}/strong", strong))[0] == 403
             everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
             await grant(admin, "all", everything, {"verbs": ["*"], "nonResourceURLs": ["*"]})
             whole["metadata"]["name"] = "v"
