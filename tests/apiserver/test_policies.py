@@ -181,7 +181,7 @@ def test_the_authorizer_answers_by_rbac(with_api: Any) -> None:
     with_api(body, config=ServerConfig(authorization_mode="RBAC"))
 
 
-DOUBLED = [{"name": f"v{i}", "expression": f"variables.v{i - 1} + 'x' + variables.v{i - 1}"} for i in range(1, 18)]
+DOUBLED = [{"name": f"v{i}", "expression": f"variables.v{i - 1} + 'x' + variables.v{i - 1}"} for i in range(1, 21)]
 
 
 @pytest.mark.parametrize(
@@ -198,10 +198,7 @@ DOUBLED = [{"name": f"v{i}", "expression": f"variables.v{i - 1} + 'x' + variable
         ({"validations": []}, "spec.validations"),
         ({"matchConditions": [{"name": "c", "expression": "1"}]}, "spec.matchConditions[0].expression"),
         ({"variables": [{"name": "a-b", "expression": "1"}]}, "spec.variables[0].name"),
-        (
-            {"variables": [{"name": "v0", "expression": "object.data.k"}, *DOUBLED]},
-            "spec.variables[17].expression",
-        ),
+        ({"variables": [{"name": "v0", "expression": "object.data.k"}, *DOUBLED]}, "spec.variables[20].expression"),
         ({"matchConstraints": {"resourceRules": []}}, "spec.matchConstraints.resourceRules"),
         (
             {"matchConstraints": {"resourceRules": [RULE], "objectSelector": {"matchLabels": {"a b": "c"}}}},

@@ -1,7 +1,7 @@
 """How large the values of an expression can become, told from its tree before it is evaluated.
 
 The library counts the steps of an evaluation's comprehensions, and not what a step makes: ten characters of a selector double a text, and
-a few hundred take all memory of whoever evaluates it. What an expression is given counts as a thousand characters. Pure.
+a few hundred take all memory of whoever evaluates it. What an expression is given counts as a hundred characters. Pure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-GIVEN = 1000.0  # characters of what is not known
+GIVEN = 100.0  # characters of what is not known; of a device's attribute at most 64
 MOST = 1e8
 _ITEMS = 64.0  # of a list that is not known
 _NUMBER = 8.0
