@@ -23,6 +23,7 @@ from koord.config.redact import redacted_output
 EXEC_TIMEOUT = 30.0  # seconds that a credential plugin may take
 TOKEN_FILE_PERIOD = 60.0  # seconds between two looks at a token file (projected tokens are rotated hourly)
 EXPIRY_MARGIN = 30.0  # seconds before its expiry that a credential is renewed
+EXEC_RETRY = 5.0  # seconds after which a plugin that failed ahead of that time is run again
 
 
 class KubeConfigError(ConfigError):
@@ -113,6 +114,7 @@ class ExecPlugin(Credentials):
     _header: str | None = field(default=None, repr=False)
     _certificate: tuple[bytes, bytes] | None = field(default=None, repr=False)
     _expires: float = float("-inf")
+    _again: float = float("-inf")
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def authorization(self, *, renew: bool = False) -> str | None:
@@ -121,10 +123,11 @@ class ExecPlugin(Credentials):
         async with self._lock:
             if renew and self._header == stale:  # nobody renewed it while we waited
                 self._expires = float("-inf")
-            if self.wall_clock() >= self._expires - EXPIRY_MARGIN:
+            if self.wall_clock() >= min(self._expires, max(self._expires - EXPIRY_MARGIN, self._again)):
                 try:
                     self._use(await self._run())
                 except CredentialError:
+                    self._again = self.wall_clock() + EXEC_RETRY
                     if self.wall_clock() >= self._expires:
                         raise  # else it was renewed ahead of time, and the last answer does for now
         return self._header
