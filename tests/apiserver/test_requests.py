@@ -831,7 +831,7 @@ def test_what_lacks_an_expected_part_is_refused(with_api: Any, widget_crd: Any) 
 
 @pytest.mark.parametrize("said", [b"", b"GET /version HTT", b"GET /version HTTP/1.1\r\nHost: x\r\n"])
 def test_a_connection_that_says_nothing_is_closed(said: bytes, with_api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koord.apiserver.server.HEAD_SECONDS", 0.05)
+    monkeypatch.setattr("koord.apiserver.server.HEAD_SECONDS", 0.3)
 
     async def body(api: Any) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(api.server.url.rpartition(":")[2]))
@@ -840,7 +840,7 @@ def test_a_connection_that_says_nothing_is_closed(said: bytes, with_api: Any, mo
             assert await asyncio.wait_for(reader.read(), patience.seconds(5)) == b""
         writer.close()
         assert (await api.get("/version"))["major"]
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.4)
         assert (await api.get("/version"))["major"], "one that has asked may rest"
 
     with_api(body)
