@@ -1115,8 +1115,10 @@ def test_the_selectors_of_a_network_policy_can_be_read(with_api: Any) -> None:
     with_api(body)
 
 
-@pytest.mark.parametrize(("names", "status"), [(["e"], 200), (["c"], 422), (["i"], 422), (["e", "e"], 422)])
-def test_an_ephemeral_container_has_a_name_of_its_own(names: list[str], status: int, with_api: Any) -> None:
+@pytest.mark.parametrize(
+    ("names", "status"), [(["e"], 200), (["c"], 422), (["i"], 422), (["e", "e"], 422), ([None], 422), ([None, None], 422)]
+)
+def test_an_ephemeral_container_has_a_name_of_its_own(names: list[str | None], status: int, with_api: Any) -> None:
     async def body(api: Any) -> None:
         spec = {"containers": [{"name": "c", "image": "i"}], "initContainers": [{"name": "i", "image": "i"}]}
         await api.post(PODS, {"metadata": {"name": "p"}, "spec": spec})

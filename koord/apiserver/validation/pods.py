@@ -423,9 +423,10 @@ def _ephemeral(spec: Obj, before: Obj, causes: list[Cause]) -> None:
     present = {c.get("name"): c for c in spec.get("ephemeralContainers") or ()}
     taken = {container.get("name") for key in ("containers", "initContainers") for container in spec.get(key) or ()}
     for i, container in enumerate(spec.get("ephemeralContainers") or ()):
-        if container.get("name") in taken:
-            causes.append(duplicate(f"spec.ephemeralContainers[{i}].name", container["name"]))
-        taken.add(container.get("name"))
+        name = container.get("name")
+        if name and name in taken:
+            causes.append(duplicate(f"spec.ephemeralContainers[{i}].name", name))
+        taken.add(name)
     for container in before.get("ephemeralContainers") or ():
         name = container.get("name")
         if name not in present:
