@@ -264,6 +264,26 @@ def test_a_role_is_made_of_those_that_it_selects() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("selectors", "field"),
+    [
+        ([], "aggregationRule.clusterRoleSelectors"),
+        (
+            [{}, {"matchExpressions": [{"key": "a", "operator": "X"}]}],
+            "aggregationRule.clusterRoleSelectors[1].matchExpressions[0].operator",
+        ),
+    ],
+)
+def test_selectors_of_roles_can_be_read(selectors: list[Any], field: str) -> None:
+    async def main() -> None:
+        async with cluster() as (_, admin):
+            made = {"metadata": {"name": "w"}, "aggregationRule": {"clusterRoleSelectors": selectors}}
+            status, answer = await admin.raw("POST", f"{RBAC}/clusterroles", made)
+            assert (status, orjson.loads(answer)["details"]["causes"][0]["field"]) == (422, field)
+
+    asyncio.run(main())
+
+
 def test_only_who_may_everything_makes_roles_of_others() -> None:
     async def main() -> None:
         async with cluster() as (server, admin):

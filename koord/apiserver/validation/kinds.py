@@ -19,7 +19,7 @@ from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.lists import repeats
 from koord.apiserver.schema.rules import checking, defaulting, making, updating
 from koord.apiserver.store import Obj
-from koord.apiserver.validation.names import check_name, label_value, pathless, qualified_name
+from koord.apiserver.validation.names import check_name, label_selector, label_value, pathless, qualified_name
 from koord.apiserver.validation.pods import amount, no_volume, whole
 from koord.apiserver.validation.rollouts import share
 
@@ -387,6 +387,15 @@ def _namespace(obj: Obj, path: Path_, causes: list[Cause]) -> None:
         if not check_name(qualified_name, finalizer, f"spec.finalizers[{i}]", causes) and pathless([finalizer]):
             text = "name is neither a standard finalizer name nor is it fully qualified"
             causes.append(invalid_value(f"spec.finalizers[{i}]", finalizer, text))
+
+
+@checking("V1AggregationRule")
+def _aggregation(rule: Obj, path: Path_, causes: list[Cause]) -> None:
+    where, selectors = f"{path_text(path)}.clusterRoleSelectors", rule.get("clusterRoleSelectors") or ()
+    if not selectors:
+        causes.append(required(where, "at least one clusterRoleSelector required if aggregationRule is non-nil"))
+    for i, selector in enumerate(selectors):
+        label_selector(selector, f"{where}[{i}]", causes)
 
 
 @checking("V1PriorityClass")
