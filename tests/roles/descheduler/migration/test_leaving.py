@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from koord import seams
 from koord.api import kinds, names
 from koord.api.objects import Pod, Reservation
 from koord.kube import errors
@@ -554,8 +555,10 @@ def test_an_eviction_that_is_refused_while_its_job_goes_is_not_counted() -> None
         for name in ("p", "q"):
             await world.pod(name, owner=owner)
 
-        async def gone() -> bool:
-            return await world.get(kinds.PODMIGRATIONJOBS, "a") is None
+        async def gone_and_not_counted() -> bool:
+            (policy,) = life.migrations.policies.values()
+            held = policy.limiters.hold(owner, NS, seams.now())
+            return await world.get(kinds.PODMIGRATIONJOBS, "a") is None and held is None
 
         class Deleting(Failing):
             async def evict(self, namespace: str, pod: str, **options: Any) -> None:
@@ -570,7 +573,7 @@ def test_an_eviction_that_is_refused_while_its_job_goes_is_not_counted() -> None
             limits: dict[str, Any] = {"objectLimiters": {"workload": {"duration": "5m", "maxMigrating": 1}}, "maxUnavailablePerWorkload": 4}
             life = await world.live(client=client, **limits)
             await world.job("a", "p", mode="EvictDirectly")
-            await world.until(gone)
+            await world.until(gone_and_not_counted)
             await world.job("b", "q", mode="EvictDirectly")
             await world.until_job("b", phase="Succeeded")
             await life.kill()
